@@ -127,7 +127,7 @@ fn serve(folder: &Path, at: SocketAddr) -> io::Result<(SocketAddr, Running)> {
     let listener = std::net::TcpListener::bind(at)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let files = FileSystem::new(folder).map_err(|error| io::Error::other(format!("{error:?}")))?;
+    let files = FileSystem::new(folder).map_err(|_| io::Error::other("the folder cannot be served"))?;
     let mut service = S3ServiceBuilder::new(files);
     service.set_auth(SimpleAuth::from_single(KEY_ID, SECRET));
     let service = service.build();
