@@ -121,6 +121,16 @@ if [ ! -x target/onnx-venv/bin/kubernetes-validate ]; then
     fi
 fi
 
+# Beside the server that tests of S3 bring along, blobs are stored in one more.
+if [ ! -x target/onnx-venv/bin/moto_server ]; then
+    echo "test.sh: installing moto" >&2
+    if ! { [ -x target/onnx-venv/bin/python3 ] || python3 -m venv target/onnx-venv; } \
+        || ! target/onnx-venv/bin/python3 -m pip install --quiet --disable-pip-version-check 'moto[server]==5.2.5'; then
+        echo "test.sh: missing: moto; blobs are stored in one S3 server only" >&2
+        [ -z "${CI:-}" ] || exit 1
+    fi
+fi
+
 # The CUDA kernels are compiled for every architecture, which takes NVRTC and no GPU; it comes as a Python package.
 nvrtc=target/nvrtc-package
 if [ ! -d "$nvrtc" ]; then

@@ -83,6 +83,19 @@ fn what_is_built_lies_in_s3_and_moves_home_and_back() {
     let read = seen.iter().find(direct).unwrap_or_else(|| panic!("nobody read from the store itself: {seen:?}"));
     assert!(read.target.contains("X-Amz-Expires=60"), "{read:?}");
     drop(agent);
+    // Whoever may not read a blob is told no address of it, as if it were not there.
+    let path = format!("/v1/blobs/sha256/{plan}");
+    let asked = |secret: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-i", "-H", "Planforge-Direct: ?1", "-H", &format!("Authorization: Bearer {secret}")]);
+        curl.arg(format!("{}{path}", farm.url));
+        said(&process::run(curl))
+    };
+    let told = asked(&farm.admin);
+    assert!(told.starts_with("HTTP/1.1 307") && header(&told, "planforge-range").starts_with("bytes=0-"), "{told}");
+    let made = farm.json(&["token", "create", "other", "--role", "submit", "--project", "other"]);
+    let refused = asked(made["secret"].as_str().expect("a secret"));
+    assert!(refused.starts_with("HTTP/1.1 404") && !refused.contains("X-Amz-Signature"), "{refused}");
 
     farm.kill_coordinator();
     farm.restart_coordinator();

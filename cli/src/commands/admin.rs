@@ -164,8 +164,9 @@ async fn blobs(
     let mut tell = |moved: &MovedBlobs| {
         spinner.say(&format!("{} of {} blobs, {}", moved.blobs, moved.of_blobs, tables::bytes(moved.bytes)));
     };
-    let moved = server::move_blobs(&what, &mut tell).await?;
-    drop(spinner);
+    let moved = server::move_blobs(&what, &mut tell).await;
+    spinner.clear();
+    let moved = moved?;
     let MovedBlobs { from, to, blobs, bytes, was_there, damaged, .. } = &moved;
     let size = tables::bytes(*bytes);
     context

@@ -44,7 +44,6 @@ macro_rules! of {
 }
 
 // What each answers, and when it fails, is told at the method of the same name of the two.
-#[expect(clippy::missing_errors_doc, reason = "as of LocalBlobs and CloudBlobs")]
 impl Blobs {
     /// As what farms and schedulers use.
     pub fn as_store(&self) -> Arc<dyn BlobStore> {

@@ -2,7 +2,10 @@
 
 use super::start::{BLOBS, CoordinatorConfig, StartError};
 use crate::{
-    blobs::{BlobError, Blobs, CloudBlobs, CloudBlobsOptions, LocalBlobs, LocalBlobsOptions, Note, NoteChange, Notes},
+    blobs::{
+        BlobError, Blobs, CloudBlobs, CloudBlobsOptions, CloudPlace, LocalBlobs, LocalBlobsOptions, Note, NoteChange,
+        Notes,
+    },
     store::{PostgresStore, Store, StoreError, StoreNotes},
 };
 use planforge_proto::ApiError;
@@ -12,7 +15,7 @@ use std::{path::PathBuf, sync::Arc};
 pub(super) const FARM: &str = "farm";
 /// Which farm this is, where its database does not say so otherwise.
 const ID: &str = "id";
-/// Where its blobs lie, in a cloud.
+/// Where its blobs lie, once they were in a cloud; a folder's path after they came from there.
 pub(super) const PLACE: &str = "blobs";
 
 /// What the command line names.
@@ -69,8 +72,10 @@ impl Place {
         let known = noted(&*notes, PLACE).await?;
         match self {
             Self::Folder { folder, options } => match known {
-                Some(known) => Err(StartError::BlobsElsewhere { known, asked: folder.display().to_string() }),
-                None => Ok(LocalBlobs::open(folder, options.clone())?.into()),
+                Some(known) if CloudPlace::is_one(&known) => {
+                    Err(StartError::BlobsElsewhere { known, asked: folder.display().to_string() })
+                }
+                _ => Ok(LocalBlobs::open(folder, options.clone())?.into()),
             },
             Self::Cloud { options, folder } => {
                 let asked = options.place.to_string();
@@ -86,7 +91,7 @@ impl Place {
                     None => farm_id(&*notes).await?,
                 };
                 let blobs = CloudBlobs::open(options.clone(), &farm, notes.clone()).await?;
-                note(&*notes, PLACE, Some(asked)).await?;
+                note(&*notes, PLACE, asked).await?;
                 Ok(blobs.into())
             }
         }
@@ -116,11 +121,8 @@ pub(super) async fn noted(notes: &dyn Notes, name: &str) -> Result<Option<String
     Ok(notes.into_iter().find(|note| note.name == name).map(|note| note.text))
 }
 
-pub(super) async fn note(notes: &dyn Notes, name: &str, text: Option<String>) -> Result<(), StartError> {
-    let change = match text {
-        Some(text) => NoteChange::Write(Note { kind: FARM, name: name.into(), text, at_ms: 0 }),
-        None => NoteChange::Remove { kind: FARM, name: name.into() },
-    };
+pub(super) async fn note(notes: &dyn Notes, name: &str, text: String) -> Result<(), StartError> {
+    let change = NoteChange::Write(Note { kind: FARM, name: name.into(), text, at_ms: 0 });
     notes.change(vec![change]).await.map_err(of_notes)
 }
 
@@ -130,6 +132,6 @@ pub(super) async fn farm_id(notes: &dyn Notes) -> Result<String, StartError> {
         return Ok(id);
     }
     let id = format!("{:032x}", rand::random::<u128>());
-    note(notes, ID, Some(id.clone())).await?;
+    note(notes, ID, id.clone()).await?;
     Ok(id)
 }

@@ -63,7 +63,7 @@ pub struct MovedBlobs {
 
 /// The cloud in which the blobs of a data folder's farm lie, as far as its database says so. Changes nothing.
 pub async fn blobs_elsewhere(data_dir: &Path) -> Option<String> {
-    noted_in_file(&data_dir.join(DATABASE), FARM, PLACE).await
+    noted_in_file(&data_dir.join(DATABASE), FARM, PLACE).await.filter(|place| CloudPlace::is_one(place))
 }
 
 /// Moves all blobs of a farm. `tell` hears how far it is after each.
@@ -118,8 +118,9 @@ pub async fn move_blobs(
         }
     };
     let from = match noted(&*notes, PLACE).await? {
-        Some(place) => BlobsPlace::Cloud(place.parse()?),
-        None => BlobsPlace::Folder(own_folder.clone()),
+        Some(place) if CloudPlace::is_one(&place) => BlobsPlace::Cloud(place.parse()?),
+        Some(folder) if what.from_folder.is_none() => BlobsPlace::Folder(folder.into()),
+        _ => BlobsPlace::Folder(own_folder.clone()),
     };
     let words = |place: &BlobsPlace| match place {
         BlobsPlace::Folder(folder) => folder.display().to_string(),
@@ -170,11 +171,7 @@ pub async fn move_blobs(
         return Err(BlobError::NotKept { digest: *digest, place: moved.to }.into());
     }
     store.check(epoch).await.map_err(of_store)?;
-    let named = match &what.to {
-        BlobsPlace::Folder(_) => None,
-        BlobsPlace::Cloud(place) => Some(place.to_string()),
-    };
-    note(&*notes, PLACE, named).await?;
+    note(&*notes, PLACE, moved.to.clone()).await?;
     store.close().await.map_err(of_store)?;
     Ok(moved)
 }

@@ -22,6 +22,7 @@ mod kept_store;
 mod leftovers;
 mod many_jobs;
 mod needs;
+mod notes_store;
 mod past_store;
 mod pins;
 mod postgres;

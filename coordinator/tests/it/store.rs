@@ -1,6 +1,6 @@
 //! One suite that every store passes, and what only a database can go through.
 
-use crate::{declared_store, shares_store, support::SKU};
+use crate::{declared_store, notes_store, shares_store, support::SKU};
 use planforge_coordinator::{
     core::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, EngineRef, Event, Failure, Job, JobId,
@@ -193,6 +193,7 @@ pub(crate) async fn conforms(store: &dyn Store) {
     declared_store::declarations(store, epoch).await;
     shares_store::shares(store, epoch).await;
     shares_store::heaps(store, &["red", "blue"]).await;
+    notes_store::notes(store).await;
     lists(store, epoch).await;
     declared_store::pinned_builds(store, epoch).await;
 

@@ -3,8 +3,10 @@
 //!
 //! It says nothing of checksums of parts, as some stores do not; what it answers is otherwise what S3 answers.
 
+mod moto;
 mod proxy;
 
+pub use moto::Moto;
 pub use proxy::{Fault, Proxy, Seen};
 
 use hyper_util::{
@@ -125,7 +127,7 @@ fn serve(folder: &Path, at: SocketAddr) -> io::Result<(SocketAddr, Running)> {
     let listener = std::net::TcpListener::bind(at)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let files = FileSystem::new(folder).map_err(|error| io::Error::other(format!("{error:?}")))?;
+    let files = FileSystem::new(folder).map_err(|_| io::Error::other("the folder cannot be served"))?;
     let mut service = S3ServiceBuilder::new(files);
     service.set_auth(SimpleAuth::from_single(KEY_ID, SECRET));
     let service = service.build();

@@ -105,6 +105,13 @@ impl Bucket {
         }
     }
 
+    /// Notes that an object is gone which has to be there, with its bucket as like as not.
+    pub fn lost(&self, name: &str) -> BlobError {
+        let trouble = Trouble::Failed { detail: format!("the bucket, or {name} in it, is gone") };
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble.clone());
+        BlobError::Store { action: "reach the blobs", place: self.place.to_string(), trouble }
+    }
+
     /// What was wrong when the store was last asked.
     pub fn trouble(&self) -> Option<BlobError> {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()?;

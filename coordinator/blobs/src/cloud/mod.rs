@@ -241,7 +241,10 @@ impl CloudBlobs {
         let looking = async {
             loop {
                 let was_ready = self.ready().is_ok();
-                let looked = self.inner.bucket.facts(marker::MARKER).await;
+                let looked = match self.inner.bucket.facts(marker::MARKER).await {
+                    Ok(None) => Err(self.inner.bucket.lost(marker::MARKER)),
+                    looked => looked,
+                };
                 match (was_ready, &looked) {
                     (true, Err(error)) => tracing::warn!(%error, "the blob store cannot be used"),
                     (false, Ok(_)) => tracing::info!(place = %self.place(), "the blob store is there again"),

@@ -1,4 +1,4 @@
-//! The conformance suite of blob stores, over a folder and over S3.
+//! The conformance suite of blob stores, over a folder and over two servers that speak S3.
 
 mod cases;
 mod cloud;
@@ -20,6 +20,15 @@ macro_rules! over_every_place {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
                 super::cases::$case(&super::Place::s3()).await;
+            })*
+        }
+
+        mod moto {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                if let Some(place) = super::Place::moto() {
+                    super::cases::$case(&place).await;
+                }
             })*
         }
     };

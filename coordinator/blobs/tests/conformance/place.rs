@@ -6,7 +6,7 @@ use planforge_blobs::{
     Begun, BlobError, Blobs, CloudBlobs, CloudBlobsOptions, LocalBlobs, LocalBlobsOptions, MemoryNotes, Notes as _,
     UploadStatus, blob_path,
 };
-use planforge_s3_server::{BUCKET, S3Server};
+use planforge_s3_server::{BUCKET, KEY_ID, Moto, S3Server, SECRET, close, keys_text};
 use planforge_types::Digest;
 use std::{
     fs,
@@ -20,10 +20,14 @@ use tempfile::TempDir;
 pub type Piece = Result<Bytes, String>;
 pub use planforge_blobs::LocalBlobsOptions as Limits;
 
+/// Notes of what is no blob, or none yet.
+const LEFT: [&str; 3] = ["upload", "part", "unconfirmed"];
+
 /// A place and what it remembers across openings.
 pub enum Place {
     Folder(TempDir),
     S3 { server: S3Server, notes: Arc<MemoryNotes>, folder: TempDir },
+    Moto { server: Moto, notes: Arc<MemoryNotes>, folder: TempDir },
 }
 
 impl Place {
@@ -33,6 +37,11 @@ impl Place {
 
     pub fn s3() -> Self {
         Self::S3 { server: S3Server::start(), notes: Arc::default(), folder: TempDir::new().unwrap() }
+    }
+
+    /// `None`: it is not installed, which is told.
+    pub fn moto() -> Option<Self> {
+        Some(Self::Moto { server: Moto::start()?, notes: Arc::default(), folder: TempDir::new().unwrap() })
     }
 
     pub fn is_folder(&self) -> bool {
@@ -46,8 +55,17 @@ impl Place {
     pub async fn open_with(&self, limits: Limits) -> Blobs {
         match self {
             Self::Folder(folder) => LocalBlobs::open(folder.path(), limits).unwrap().into(),
-            Self::S3 { server, notes, folder } => {
-                let mut options = options(server, folder.path());
+            Self::S3 { notes, folder, .. } | Self::Moto { notes, folder, .. } => {
+                let mut options = match self {
+                    Self::S3 { server, .. } => options(server, folder.path()),
+                    Self::Moto { server, .. } => {
+                        let keys = folder.path().join("keys");
+                        fs::write(&keys, keys_text(KEY_ID, SECRET)).unwrap();
+                        close(&keys);
+                        reached(&server.endpoint(), keys, folder.path())
+                    }
+                    Self::Folder(_) => unreachable!(),
+                };
                 options.max_bytes = limits.max_bytes;
                 options.upload_ttl = limits.upload_ttl;
                 options.empty_upload_ttl = limits.empty_upload_ttl;
@@ -62,7 +80,7 @@ impl Place {
         match self {
             Self::Folder(_) => (100_000, 70_001, 70_001),
             // Behind the last whole part.
-            Self::S3 { .. } => (20 << 20, (17 << 20) + 1, 16 << 20),
+            Self::S3 { .. } | Self::Moto { .. } => (20 << 20, (17 << 20) + 1, 16 << 20),
         }
     }
 
@@ -81,7 +99,14 @@ impl Place {
                 let root = server.object(BUCKET, "..");
                 let names = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name());
                 let mut left = names.filter(|name| name.to_string_lossy().starts_with(".upload_id-")).count();
-                for kind in ["upload", "part", "unconfirmed"] {
+                for kind in LEFT {
+                    left += notes.of_kind(kind).await.unwrap().len();
+                }
+                left
+            }
+            Self::Moto { server, notes, .. } => {
+                let mut left = server.open_uploads();
+                for kind in LEFT {
                     left += notes.of_kind(kind).await.unwrap().len();
                 }
                 left
@@ -93,11 +118,16 @@ impl Place {
         match self {
             Self::Folder(folder) => blob_path(folder.path(), digest),
             Self::S3 { server, .. } => blob_path(&server.object(BUCKET, "blobs"), digest),
+            Self::Moto { .. } => panic!("its objects are no files"),
         }
     }
 
     /// What a disk does on its own: a bit flips, and no time changes.
     pub fn damage(&self, digest: Digest) {
+        if let Self::Moto { server, .. } = self {
+            let key = blob_path(Path::new("blobs"), digest);
+            return server.overwrite(key.to_str().unwrap(), b"other bytes");
+        }
         let path = self.file(digest);
         let published = fs::metadata(&path).unwrap().modified().unwrap();
         flip_a_bit(&path);
@@ -112,10 +142,14 @@ pub fn options(server: &S3Server, folder: &Path) -> CloudBlobsOptions {
 
 /// The same by way of another address.
 pub fn at(endpoint: &str, server: &S3Server, folder: &Path) -> CloudBlobsOptions {
+    reached(endpoint, server.keys_file(), folder)
+}
+
+fn reached(endpoint: &str, keys: PathBuf, folder: &Path) -> CloudBlobsOptions {
     let place = format!("s3://{BUCKET}/blobs").parse().unwrap();
     let mut options = CloudBlobsOptions::new(place, folder);
     options.access.endpoint = Some(endpoint.to_owned());
-    options.access.keys_file = Some(server.keys_file());
+    options.access.keys_file = Some(keys);
     options.access.patience = Duration::from_secs(10);
     options
 }
