@@ -23,7 +23,7 @@ pub const EXIT_CODES: [(u8, &str); 13] = [
     (6, "refused: nothing known could run it, or the coordinator is too old to know it; the message says what exists"),
     (7, "conflict with something that exists; a lock that a merge broke, or that `sync --frozen` would change"),
     (8, "disk, queue or quota is full"),
-    (EXIT_GATE, "`compare --gate`, `check`, `sync`: an engine is slower than allowed, or nobody can tell"),
+    (EXIT_GATE, "`compare --gate`, `check`, `sync`, `eval`: an engine is worse than allowed, or nobody can tell"),
     (EXIT_TIMED_OUT, "`--timeout` is over and what was waited for goes on"),
     (70, "a bug or a broken store: no reason to try again"),
     (EXIT_INTERRUPTED, "interrupted"),

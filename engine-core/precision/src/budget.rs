@@ -1,7 +1,8 @@
 //! How much may be lost, and which layers go back to single precision so that no more is.
 //!
 //! Layers return in the order of harm per cost saved: the squared error that a layer makes alone, over the multiplications
-//! that its integers make cheaper. How many must is found by halving, as fewer errors are never more harm.
+//! that its integers make cheaper; where that leaves one that is too much by itself, in the order of harm alone. How many
+//! must is found by halving, as fewer errors are never more harm.
 
 use crate::{
     error::PrecisionError,
@@ -98,39 +99,42 @@ pub fn settle(
         evaluations += 1;
     }
     let worth = |index: &usize| harm[*index] * harm[*index] / costs[*index].saved.max(1.0);
-    let mut order: Vec<usize> = (0..costs.len()).collect();
-    order.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
-    let prefix = |count: usize| -> BTreeSet<usize> { order[..count].iter().copied().collect() };
-    let (mut too_few, mut enough) = (0, costs.len());
-    let mut found: Option<Agreement> = None;
-    let (mut best, mut best_count) = (first, 0);
-    while enough - too_few > 1 {
-        let count = usize::midpoint(too_few, enough);
-        let reached = measure(&prefix(count))?;
-        evaluations += 1;
-        if budget.lost(truth, &reached) < budget.lost(truth, &best) {
-            (best, best_count) = (reached, count);
+    let order = |key: &dyn Fn(&usize) -> f64| {
+        let mut order: Vec<usize> = (0..costs.len()).collect();
+        order.sort_by(|a, b| key(b).total_cmp(&key(a)));
+        order
+    };
+    // Where one layer alone is too much and saves most, it is last by worth: then by harm whatever it saves.
+    let (mut best, mut best_order, mut best_count) = (first, order(&worth), 0);
+    for order in [order(&worth), order(&|index| harm[*index])] {
+        let (mut too_few, mut enough) = (0, costs.len());
+        let mut found: Option<Agreement> = None;
+        while enough - too_few > 1 {
+            let count = usize::midpoint(too_few, enough);
+            let reached = measure(&order[..count].iter().copied().collect())?;
+            evaluations += 1;
+            if budget.lost(truth, &reached) < budget.lost(truth, &best) {
+                (best, best_order, best_count) = (reached, order.clone(), count);
+            }
+            if budget.holds(truth, &reached) {
+                (enough, found) = (count, Some(reached));
+            } else {
+                too_few = count;
+            }
         }
-        if budget.holds(truth, &reached) {
-            (enough, found) = (count, Some(reached));
-        } else {
-            too_few = count;
-        }
-    }
-    match found {
-        Some(reached) => Ok(Settled { returned: prefix(enough), reached, harm, evaluations }),
-        None => {
-            let back: Vec<&str> = order[..best_count].iter().map(|index| names[*index]).collect();
-            let left: Vec<&str> = order[best_count..].iter().map(|index| names[*index]).collect();
-            let lost = budget.lost(truth, &best);
-            let best = match &back[..] {
-                [] => format!("with all {} layers lowered {lost:.4} is lost", left.len()),
-                back => format!("the best, {lost:.4} lost, has {} back in single precision", back.join(", ")),
-            };
-            let best = format!("{best}; what remains is the harm of {}", left.join(", "));
-            Err(PrecisionError::Budget { budget: budget.to_string(), best })
+        if let Some(reached) = found {
+            return Ok(Settled { returned: order[..enough].iter().copied().collect(), reached, harm, evaluations });
         }
     }
+    let back: Vec<&str> = best_order[..best_count].iter().map(|index| names[*index]).collect();
+    let left: Vec<&str> = best_order[best_count..].iter().map(|index| names[*index]).collect();
+    let lost = budget.lost(truth, &best);
+    let best = match &back[..] {
+        [] => format!("with all {} layers lowered {lost:.4} is lost", left.len()),
+        back => format!("the best, {lost:.4} lost, has {} back in single precision", back.join(", ")),
+    };
+    let best = format!("{best}; what remains is the harm of {}", left.join(", "));
+    Err(PrecisionError::Budget { budget: budget.to_string(), best })
 }
 
 #[cfg(test)]
@@ -171,6 +175,12 @@ mod tests {
         let settled = settle_all(Some(Budget::OutputError(0.12)), &[0.1, 0.1, 0.01, 0.01], &[1e6, 10.0, 1e6, 1e6]).unwrap();
         assert_eq!(settled.returned, BTreeSet::from([1]));
         let settled = settle_all(Some(Budget::AccuracyDrop(2.0)), &[0.01, 0.2, 0.01, 0.01], &[1.0; 4]).unwrap();
+        assert_eq!(settled.returned, BTreeSet::from([1]));
+    }
+
+    #[test]
+    fn one_layer_that_is_too_much_returns_whatever_it_saves() {
+        let settled = settle_all(Some(Budget::OutputError(0.05)), &[0.02, 0.5, 0.02, 0.02], &[1.0, 1e9, 1.0, 1.0]).unwrap();
         assert_eq!(settled.returned, BTreeSet::from([1]));
     }
 

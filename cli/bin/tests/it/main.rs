@@ -9,6 +9,7 @@ mod lists;
 mod manners;
 mod many_jobs;
 mod owner;
+mod prepare;
 mod reports;
 mod support;
 mod survival;
