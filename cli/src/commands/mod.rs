@@ -40,6 +40,7 @@ pub mod matrix;
 pub mod open;
 #[cfg(feature = "local")]
 pub mod ops;
+pub mod pause;
 pub mod pins;
 pub mod plugins;
 pub mod priority;

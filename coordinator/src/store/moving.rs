@@ -20,7 +20,7 @@ use sqlx::{
 use std::path::Path;
 
 /// Everything but who leads, which farm it is, and what was migrated.
-const TABLES: [&str; 28] = [
+const TABLES: [&str; 29] = [
     "jobs",
     "job_projects",
     "job_tags",
@@ -37,6 +37,7 @@ const TABLES: [&str; 28] = [
     "tokens",
     "caches",
     "plugins",
+    "pauses",
     "blob_refs",
     "projects",
     "audit",

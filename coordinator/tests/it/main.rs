@@ -23,6 +23,7 @@ mod leftovers;
 mod many_jobs;
 mod needs;
 mod past_store;
+mod pauses;
 mod pins;
 mod postgres;
 mod power_cut;
