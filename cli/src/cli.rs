@@ -7,8 +7,8 @@ use crate::commands::{
 use crate::{
     commands::{
         agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
-        events, fetch, gc, history, jobs, login, logs, man_pages, matrix, open, pins, plugins, priority, projects,
-        refresh, report, requests, retry, share, submit, sync, watch,
+        events, fetch, gc, history, jobs, login, logs, man_pages, matrix, open, pause, pins, plugins, priority,
+        projects, refresh, report, requests, retry, share, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -216,6 +216,10 @@ pub enum Command {
     Eval(eval::Args),
     /// List and drop the timing caches that the farm keeps
     Caches(caches::Args),
+    /// Give a device kind, project or agent no more jobs for a while, or in windows
+    Pause(pause::Args),
+    /// Let what is paused have jobs again
+    Resume(pause::ResumeArgs),
     /// List, allow and forbid plugin libraries
     Plugins(plugins::Args),
     /// Keep a token for one coordinator, so that it goes to no other

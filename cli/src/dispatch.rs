@@ -8,8 +8,8 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
-        events, fetch, gc, history, jobs, login, logs, man_pages, matrix, open, pins, plugins, priority, projects,
-        refresh, report, requests, retry, share, submit, sync, watch,
+        events, fetch, gc, history, jobs, login, logs, man_pages, matrix, open, pause, pins, plugins, priority,
+        projects, refresh, report, requests, retry, share, submit, sync, watch,
     },
     context::Context,
     failure::Failure,
@@ -103,6 +103,8 @@ fn run_command(command: Command, context: &Context<'_>) -> Result<(), Failure> {
         Command::Probe(args) => probe::run(context, args),
         #[cfg(feature = "local")]
         Command::Ops(args) => ops::run(context, args),
+        Command::Pause(args) => context.block_on(pause::run(context, args)),
+        Command::Resume(args) => context.block_on(pause::resume(context, args)),
         Command::Plugins(args) => context.block_on(plugins::run(context, args)),
         Command::Login(args) => context.block_on(login::run(context, args)),
         Command::Logout(args) => login::log_out(context, args),

@@ -23,6 +23,7 @@
 //! | `request` | from flags and model files to a request |
 //! | `reports`, `imported`, `portability` | reports by name, figures that were measured elsewhere, what foreign plans lose |
 //! | `older` | engines of an older compiler |
+//! | `ages`, `times` | ages and times of the clock as people write them |
 //! | `wait` | following jobs to their end, with progress and Ctrl-C |
 //! | `plans` | where plans land on this machine |
 //! | `tables` | how jobs, devices, engines and reports look to people |
@@ -79,6 +80,7 @@ mod settings;
 mod signals;
 mod tables;
 mod telemetry;
+mod times;
 mod traces;
 mod wait;
 

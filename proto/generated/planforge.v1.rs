@@ -1697,6 +1697,93 @@ pub struct ForbidPluginReply {
     #[prost(message, optional, tag = "1")]
     pub plugin: ::core::option::Option<Plugin>,
 }
+/// A device kind, project or agent that gets no more jobs: until it is resumed, until a time, or in a window.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Pause {
+    /// sku, project or agent
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// a device kind, a project, or an agent's id
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// as people know it
+    #[prost(string, tag = "3")]
+    pub shown: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub actor: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "6")]
+    pub since_ms: u64,
+    /// 0: until it is resumed
+    #[prost(uint64, tag = "7")]
+    pub until_ms: u64,
+    /// none: all the time
+    #[prost(message, optional, tag = "8")]
+    pub window: ::core::option::Option<PauseWindow>,
+    /// now
+    #[prost(bool, tag = "9")]
+    pub holds: bool,
+}
+/// A time that comes again.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PauseWindow {
+    /// on which it begins, 1 Monday to 7 Sunday; none: every day
+    #[prost(uint32, repeated, tag = "1")]
+    pub days: ::prost::alloc::vec::Vec<u32>,
+    /// of the day, UTC
+    #[prost(uint32, tag = "2")]
+    pub start_minute: u32,
+    /// up to 1440
+    #[prost(uint32, tag = "3")]
+    pub minutes: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListPausesRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListPausesReply {
+    #[prost(message, repeated, tag = "1")]
+    pub pauses: ::prost::alloc::vec::Vec<Pause>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PauseRequest {
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// of an agent its id, a unique beginning of it, or its unique name
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+    /// from now, by the coordinator's clock; 0: not said
+    #[prost(uint64, tag = "4")]
+    pub for_ms: u64,
+    /// or until then; 0: not said
+    #[prost(uint64, tag = "5")]
+    pub until_ms: u64,
+    /// beside a pause without one, of the same thing
+    #[prost(message, optional, tag = "6")]
+    pub window: ::core::option::Option<PauseWindow>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PauseReply {
+    #[prost(message, optional, tag = "1")]
+    pub pause: ::core::option::Option<Pause>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeRequest {
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// takes the window back, not the pause beside it
+    #[prost(bool, tag = "3")]
+    pub window: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeReply {
+    #[prost(message, optional, tag = "1")]
+    pub pause: ::core::option::Option<Pause>,
+}
 /// What a project may take of the farm, and what it has.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Project {
@@ -2824,6 +2911,68 @@ pub mod farm_client {
                 .insert(GrpcMethod::new("planforge.v1.Farm", "ForbidPlugin"));
             self.inner.unary(req, path, codec).await
         }
+        /// What gets no more jobs for a while: of who belongs to a project, nothing of other projects.
+        pub async fn list_pauses(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListPausesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPausesReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ListPauses",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ListPauses"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Jobs of what is paused stay queued; what runs goes on. Needs role admin; an administrator of one project pauses that.
+        pub async fn pause(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PauseRequest>,
+        ) -> std::result::Result<tonic::Response<super::PauseReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/planforge.v1.Farm/Pause");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("planforge.v1.Farm", "Pause"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn resume(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ResumeRequest>,
+        ) -> std::result::Result<tonic::Response<super::ResumeReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/planforge.v1.Farm/Resume");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("planforge.v1.Farm", "Resume"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Projects with their shares, limits and what they hold: of a caller that belongs to one, that one.
         pub async fn list_projects(
             &mut self,
@@ -3292,6 +3441,20 @@ pub mod farm_server {
             tonic::Response<super::ForbidPluginReply>,
             tonic::Status,
         >;
+        /// What gets no more jobs for a while: of who belongs to a project, nothing of other projects.
+        async fn list_pauses(
+            &self,
+            request: tonic::Request<super::ListPausesRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListPausesReply>, tonic::Status>;
+        /// Jobs of what is paused stay queued; what runs goes on. Needs role admin; an administrator of one project pauses that.
+        async fn pause(
+            &self,
+            request: tonic::Request<super::PauseRequest>,
+        ) -> std::result::Result<tonic::Response<super::PauseReply>, tonic::Status>;
+        async fn resume(
+            &self,
+            request: tonic::Request<super::ResumeRequest>,
+        ) -> std::result::Result<tonic::Response<super::ResumeReply>, tonic::Status>;
         /// Projects with their shares, limits and what they hold: of a caller that belongs to one, that one.
         async fn list_projects(
             &self,
@@ -4896,6 +5059,135 @@ pub mod farm_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ForbidPluginSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ListPauses" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListPausesSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ListPausesRequest>
+                    for ListPausesSvc<T> {
+                        type Response = super::ListPausesReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListPausesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::list_pauses(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListPausesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/Pause" => {
+                    #[allow(non_camel_case_types)]
+                    struct PauseSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::PauseRequest>
+                    for PauseSvc<T> {
+                        type Response = super::PauseReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PauseRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::pause(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PauseSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/Resume" => {
+                    #[allow(non_camel_case_types)]
+                    struct ResumeSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ResumeRequest>
+                    for ResumeSvc<T> {
+                        type Response = super::ResumeReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ResumeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::resume(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ResumeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -6,6 +6,7 @@
 mod admin;
 mod declared;
 mod history;
+mod pauses;
 mod shares;
 
 pub use admin::{AuditView, CollectedView, ProjectView};
@@ -13,6 +14,7 @@ pub use declared::{
     DeclarationView, DeclareView, DeclaredCellView, DeclaredSpecView, PinView, RefreshView, RefreshedView,
 };
 pub use history::{EventView, RequestView, request_state_from_name, request_state_name};
+pub use pauses::{PauseView, PauseWindowView};
 pub use shares::ShareView;
 
 use crate::{ApiError, ErrorCode, v1};

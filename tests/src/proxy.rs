@@ -23,29 +23,41 @@ struct Switch {
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
+    target: Arc<Mutex<SocketAddr>>,
     switch: Arc<Switch>,
+}
+
+/// The address in `http://HOST:PORT`.
+fn address_in(url: &str) -> SocketAddr {
+    url.trim_start_matches("http://").parse().expect("an address with a port")
 }
 
 impl Proxy {
     /// A way to `http://HOST:PORT`.
     pub fn to(url: &str) -> Self {
-        let target: SocketAddr = url.trim_start_matches("http://").parse().expect("an address with a port");
+        let target = Arc::new(Mutex::new(address_in(url)));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("its address");
         let switch = Arc::new(Switch::default());
-        let shared = switch.clone();
+        let (shared, pointed) = (switch.clone(), target.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                let target = *pointed.lock().unwrap_or_else(PoisonError::into_inner);
                 // Nobody listens there now: the caller sees its connection end.
                 let Ok(server) = TcpStream::connect(target) else { continue };
                 carry(&client, &server, &shared);
             }
         });
-        Self { address, switch }
+        Self { address, target, switch }
     }
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Leads to another `http://HOST:PORT` from now on, as a load balancer does whose back end is gone.
+    pub fn point_at(&self, url: &str) {
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = address_in(url);
     }
 
     /// Cuts every connection that is open now.

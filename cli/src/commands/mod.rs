@@ -42,6 +42,7 @@ pub mod matrix;
 pub mod open;
 #[cfg(feature = "local")]
 pub mod ops;
+pub mod pause;
 pub mod pins;
 pub mod plugins;
 #[cfg(feature = "local")]

@@ -7,6 +7,7 @@ pub mod history;
 #[cfg(feature = "local")]
 pub mod load;
 pub mod matrix;
+pub mod pauses;
 pub mod projects;
 pub mod report;
 pub mod shares;
@@ -15,6 +16,7 @@ pub mod story;
 pub mod sweep;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::NOTHING};
+pub use pauses::{pause_time, pauses};
 use planforge_proto::{v1, view};
 pub use planforge_report::format::{bytes, milliseconds};
 use planforge_report::{disturbance, figures::Figures};

@@ -477,6 +477,51 @@ pub fn history(events: &[v1::JobEvent]) -> Table {
     table
 }
 
+pub fn pauses(pauses: &[v1::Pause]) -> Table {
+    let columns = [
+        words("Paused"),
+        column("Name", "wide"),
+        words("When"),
+        words("Now"),
+        words("By"),
+        column("Why", "wide"),
+        column("Since", "when"),
+    ];
+    let mut table = Table::new("pauses", "Pauses", &columns);
+    table.empty = Empty::new("Nothing is paused.");
+    for pause in pauses {
+        let is_window = pause.window.is_some();
+        let when = match (&pause.window, pause.until_ms) {
+            (Some(window), _) => Cell::text(window_shown(window)),
+            (None, 0) => Cell::text("until it is resumed"),
+            (None, until_ms) => Cell::time(time(until_ms)),
+        };
+        table.push(
+            format!("{} {} {is_window}", pause.kind, pause.name),
+            "",
+            [
+                Cell::text(&*pause.kind),
+                Cell::text(&*pause.shown),
+                when,
+                Cell::text(if pause.holds { "paused" } else { "" }),
+                Cell::text(&*pause.actor),
+                Cell::text(&*pause.reason),
+                Cell::time(time(pause.since_ms)),
+            ],
+        );
+    }
+    table
+}
+
+/// A time that comes again, in words.
+fn window_shown(window: &v1::PauseWindow) -> String {
+    const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+    let named = window.days.iter().filter_map(|day| DAYS.get((*day as usize).wrapping_sub(1)).copied());
+    let days = if window.days.len() == DAYS.len() { "day".into() } else { named.collect::<Vec<_>>().join(", ") };
+    let (hour, minute) = (window.start_minute / 60, window.start_minute % 60);
+    format!("every {days} at {hour:02}:{minute:02} UTC for {} min", window.minutes)
+}
+
 pub fn plugins(plugins: &[v1::Plugin]) -> Table {
     let columns = [column("Plugin", "wide"), words("Allowed by"), column("Since", "when")];
     let mut table = Table::new("plugins", "Plugins", &columns);

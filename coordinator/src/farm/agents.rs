@@ -79,7 +79,7 @@ impl Farm {
     }
 
     /// The id of the agent of that id, unique beginning of one, or unique name.
-    async fn agent_of(&self, asked: &str) -> Result<String, ApiError> {
+    pub(super) async fn agent_of(&self, asked: &str) -> Result<String, ApiError> {
         let known: Vec<(String, String)> = self
             .ask(|state, now| state.agents(now).into_iter().map(|view| (view.agent.id, view.agent.name)).collect())
             .await?;

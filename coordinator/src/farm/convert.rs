@@ -379,6 +379,11 @@ pub(super) fn plugin_name(text: &str) -> Result<String, ApiError> {
     name("a plugin's name", text)
 }
 
+/// Why something is paused; may be empty.
+pub(super) fn pause_reason(text: &str) -> Result<String, ApiError> {
+    name("a pause's reason", text)
+}
+
 pub(super) fn pin_reason(text: &str) -> Result<String, ApiError> {
     name("a pin's reason", text)
 }

@@ -499,6 +499,8 @@ pub(super) fn session_of(input: &Input) -> Option<SessionId> {
         | Input::SetProject(_)
         | Input::AllowPlugin(_)
         | Input::ForbidPlugin(_)
+        | Input::Pause(_)
+        | Input::Resume(_)
         | Input::RevokeToken { .. }
         | Input::RebindToken { .. }
         | Input::DrainAgent { .. }

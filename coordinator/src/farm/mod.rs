@@ -24,6 +24,7 @@ mod operator;
 mod overview;
 mod pages;
 mod past;
+mod pauses;
 mod pins;
 mod plan_check;
 mod portability;

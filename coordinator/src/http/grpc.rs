@@ -330,6 +330,23 @@ impl FarmRpc for Rpc {
         Ok(Answer::new(self.app.farm.list_plugins(&actor(&request)?).await?))
     }
 
+    async fn list_pauses(
+        &self,
+        request: Request<v1::ListPausesRequest>,
+    ) -> Result<Answer<v1::ListPausesReply>, Status> {
+        Ok(Answer::new(self.app.farm.list_pauses(&actor(&request)?).await?))
+    }
+
+    async fn pause(&self, request: Request<v1::PauseRequest>) -> Result<Answer<v1::PauseReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.pause(&actor, request.into_inner()).await?))
+    }
+
+    async fn resume(&self, request: Request<v1::ResumeRequest>) -> Result<Answer<v1::ResumeReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.resume(&actor, request.into_inner()).await?))
+    }
+
     async fn allow_plugin(
         &self,
         request: Request<v1::AllowPluginRequest>,

@@ -10,6 +10,7 @@ mod forgery;
 mod grpc;
 mod health;
 mod history;
+mod pauses;
 mod range;
 mod scrub;
 mod shares;
@@ -54,6 +55,7 @@ pub(crate) fn router(
         .merge(declared::routes())
         .merge(scrub::routes())
         .merge(shares::routes())
+        .merge(pauses::routes())
         .merge(enroll::routes())
         .merge(page::routes(&hub))
         .route("/metrics", get(self::metrics))

@@ -127,9 +127,7 @@ impl Behind {
     fn wall_ms(&self) -> u64 {
         match self {
             Self::Farm(farm) => farm.wall_ms(),
-            Self::Leader(_) => {
-                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64)
-            }
+            Self::Leader(_) => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64),
         }
     }
 }

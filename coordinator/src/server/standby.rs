@@ -65,7 +65,9 @@ pub(super) async fn stand_by<T>(
 pub(super) fn words(leader: &Leadership) -> String {
     match leader.address.as_str() {
         "" => format!("this coordinator stands by: {} leads, and says not where", leader.owner),
-        address => format!("this coordinator stands by, and forwards to the one that leads, {}, at {address}", leader.owner),
+        address => {
+            format!("this coordinator stands by, and forwards to the one that leads, {}, at {address}", leader.owner)
+        }
     }
 }
 
@@ -113,13 +115,19 @@ async fn ready(State(forward): State<Arc<Forward>>, Extension(peer): Extension<P
     }
 }
 
-async fn pass_on(Extension(link): Extension<Arc<Link>>, Extension(place): Extension<Arc<Place>>, request: Request) -> Response {
+async fn pass_on(
+    Extension(link): Extension<Arc<Link>>,
+    Extension(place): Extension<Arc<Place>>,
+    request: Request,
+) -> Response {
     let headers = request.headers().clone();
     match link.pass_on(request).await {
-        Ok(mut answer) => match hop::take_known(answer.headers_mut()).map(|(proof, actor)| place.prove(proof, &actor)) {
-            Some(Err(full)) => refused(&headers, http::no_place(full)),
-            _ => answer,
-        },
+        Ok(mut answer) => {
+            match hop::take_known(answer.headers_mut()).map(|(proof, actor)| place.prove(proof, &actor)) {
+                Some(Err(full)) => refused(&headers, http::no_place(full)),
+                _ => answer,
+            }
+        }
         Err(error) => refused(&headers, error),
     }
 }

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::core::{
     Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, Event, Held,
-    Hold, Job, JobId, JobState, Model, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord,
-    ShareRecord, Snapshot, Stored, Tenure, TokenRecord,
+    Hold, Job, JobId, JobState, Model, PauseId, PauseRecord, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal,
+    Report, RequestRecord, ShareRecord, Snapshot, Stored, Tenure, TokenRecord,
 };
 use planforge_blobs::Note;
 use planforge_retention::Build;
@@ -50,6 +50,7 @@ struct Tables {
     refusals: BTreeMap<EngineKey, Refusal>,
     caches: BTreeMap<Digest, CacheRecord>,
     plugins: BTreeMap<Digest, PluginRecord>,
+    pauses: BTreeMap<PauseId, PauseRecord>,
     projects: BTreeMap<String, ProjectRecord>,
     pins: BTreeMap<PinId, PinRecord>,
     shares: BTreeMap<String, ShareRecord>,
@@ -128,6 +129,8 @@ impl Tables {
             Change::Cache(cache) => drop(self.caches.insert(cache.scope, *cache)),
             Change::Plugin(plugin) => drop(self.plugins.insert(plugin.digest, plugin)),
             Change::ForgetPlugin(digest) => drop(self.plugins.remove(&digest)),
+            Change::Pause(record) => drop(self.pauses.insert(record.id(), *record)),
+            Change::Resume(id) => drop(self.pauses.remove(&id)),
             Change::Project(record) => drop(self.projects.insert(record.name.clone(), record)),
             Change::Pin(pin) => drop(self.pins.insert(pin.id(), *pin)),
             Change::Unpin(id) => drop(self.pins.remove(&id)),
@@ -395,6 +398,7 @@ impl Tables {
             agents: self.agents.values().cloned().collect(),
             caches: self.caches.values().cloned().collect(),
             plugins: self.plugins.values().cloned().collect(),
+            pauses: self.pauses.values().cloned().collect(),
             projects: self.projects.values().cloned().collect(),
             last_event: self.events.keys().next_back().copied().unwrap_or(0),
         }

@@ -37,6 +37,7 @@ const TABLES: [&str; 29] = [
     "tokens",
     "caches",
     "plugins",
+    "pauses",
     "blob_refs",
     "projects",
     "audit",

@@ -124,6 +124,11 @@ const PLUGINS: Table = Table {
     columns: 2,
     conflict: " ON CONFLICT (digest) DO UPDATE SET doc = excluded.doc",
 };
+const PAUSES: Table = Table {
+    insert: "INSERT INTO pauses (id, doc) VALUES ",
+    columns: 2,
+    conflict: " ON CONFLICT (id) DO UPDATE SET doc = excluded.doc",
+};
 const PROJECTS: Table = Table {
     insert: "INSERT INTO projects (name, doc) VALUES ",
     columns: 2,
@@ -244,7 +249,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut agents_forgotten = BTreeSet::new();
     // `None`: forgotten.
     let mut refusals = BTreeMap::new();
-    let mut plugins = BTreeMap::new();
+    let (mut plugins, mut pauses) = (BTreeMap::new(), BTreeMap::new());
     let mut caches = BTreeMap::new();
     let (mut job_projects, mut engine_projects) = (Vec::new(), Vec::new());
     let mut joined_jobs = BTreeSet::new();
@@ -302,6 +307,8 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             Change::Plugin(plugin) => drop(plugins.insert(plugin.digest, Some(plugin))),
             Change::ForgetPlugin(digest) => drop(plugins.insert(digest, None)),
             Change::BlobNote { kind, name, text, at_ms } => drop(blob_notes.insert((kind, name), (text, at_ms))),
+            Change::Pause(record) => drop(pauses.insert(record.id(), Some(record))),
+            Change::Resume(id) => drop(pauses.insert(id, None)),
             Change::Project(record) => drop(projects.insert(record.name.clone(), record)),
             Change::Pin(pin) => drop(pins.insert(pin.id(), Some(pin))),
             Change::Unpin(id) => drop(pins.insert(id, None)),
@@ -434,6 +441,15 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             None => all.push(Statement {
                 sql: "DELETE FROM plugins WHERE digest = $1".into(),
                 values: vec![digest.to_string().into()],
+            }),
+        }
+    }
+    for (id, pause) in &pauses {
+        match pause {
+            Some(pause) => insert(&mut all, &PAUSES, vec![vec![id.to_string().into(), json(pause)]]),
+            None => all.push(Statement {
+                sql: "DELETE FROM pauses WHERE id = $1".into(),
+                values: vec![id.to_string().into()],
             }),
         }
     }

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::core::{
     Agent, AuditLine, CacheRecord, Change, DeclarationId, DeclarationRecord, Engine, Event, Held, Job, JobId, JobState,
-    PinId, PinRecord, PluginRecord, ProjectRecord, Report, RequestRecord, ShareRecord, Snapshot, Stored, Tenure,
-    TokenRecord,
+    PauseRecord, PinId, PinRecord, PluginRecord, ProjectRecord, Report, RequestRecord, ShareRecord, Snapshot, Stored,
+    Tenure, TokenRecord,
 };
 use futures::future::BoxFuture;
 use planforge_blobs::Note;
@@ -125,9 +125,11 @@ impl<S: SqlStore> Store for S {
             let projects: Vec<ProjectRecord> =
                 self.tables().docs("a project", plain("SELECT doc FROM projects")).await?;
             let plugins: Vec<PluginRecord> = self.tables().docs("a plugin", plain("SELECT doc FROM plugins")).await?;
+            let pauses: Vec<PauseRecord> =
+                self.tables().docs("a pause", plain("SELECT doc FROM pauses ORDER BY id")).await?;
             let last = self.tables().rows(plain("SELECT COALESCE(MAX(seq), 0) AS last FROM events")).await?;
             let last_event = last.first().map_or(Ok(0), |row| number(row, "last"))?;
-            Ok(Snapshot { jobs, latest, agents, caches, plugins, projects, last_event })
+            Ok(Snapshot { jobs, latest, agents, caches, plugins, pauses, projects, last_event })
         })
     }
 

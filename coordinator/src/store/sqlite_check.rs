@@ -5,7 +5,7 @@ use super::{
     sqlite::{SCHEMA_VERSION, classify},
     tables::{Row, audit_line, doc_of, event, report, share, text, token},
 };
-use crate::core::{Agent, CacheRecord, Engine, Job, PluginRecord, ProjectRecord, Refusal, RequestRecord};
+use crate::core::{Agent, CacheRecord, Engine, Job, PauseRecord, PluginRecord, ProjectRecord, Refusal, RequestRecord};
 use futures::TryStreamExt as _;
 use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::{path::Path, time::Duration};
@@ -27,7 +27,7 @@ pub struct BadRow {
 type Decode = fn(&Row) -> Result<(), StoreError>;
 
 /// Every table whose rows are decoded: its name, its rows with their key as `row_key`, and how they are read.
-const TABLES: [(&str, &str, Decode); 12] = [
+const TABLES: [(&str, &str, Decode); 13] = [
     ("jobs", "SELECT id AS row_key, doc FROM jobs", |row| doc_of::<Job>("a job")(row).map(drop)),
     ("events", "SELECT seq || '' AS row_key, * FROM events", |row| event(row).map(drop)),
     ("engines", "SELECT engine_key || ' ' || plan_digest AS row_key, doc FROM engines", |row| {
@@ -43,6 +43,7 @@ const TABLES: [(&str, &str, Decode); 12] = [
         doc_of::<CacheRecord>("a timing cache")(row).map(drop)
     }),
     ("plugins", "SELECT digest AS row_key, doc FROM plugins", |row| doc_of::<PluginRecord>("a plugin")(row).map(drop)),
+    ("pauses", "SELECT id AS row_key, doc FROM pauses", |row| doc_of::<PauseRecord>("a pause")(row).map(drop)),
     ("projects", "SELECT name AS row_key, doc FROM projects", |row| {
         doc_of::<ProjectRecord>("a project")(row).map(drop)
     }),

@@ -19,7 +19,9 @@ fn expected(method: &str) -> [Code; 6] {
         // Who only names a digest is asked for the bytes.
         "Submit" | "DryRun" => [Ok, Ok, Ok, Ok, No, Out],
         "ListJobs" | "ListRequests" | "ListEvents" | "ListEngines" | "GetHistory" | "ListReports" | "ListCaches"
-        | "ListProjects" | "ListPins" | "ListDeclarations" | "DeclareEngines" | "Refresh" => [Ok, Ok, Ok, Ok, No, Out],
+        | "ListProjects" | "ListPins" | "ListPauses" | "ListDeclarations" | "DeclareEngines" | "Refresh" => {
+            [Ok, Ok, Ok, Ok, No, Out]
+        }
         "CreateShare" => [Ok, Gone, Ok, Ok, No, Out],
         "ListShares" => [Ok, Ok, Ok, Ok, No, Out],
         // There is none; what each ends is tried in `shares`.
@@ -32,7 +34,9 @@ fn expected(method: &str) -> [Code; 6] {
             [No, No, Ok, Ok, No, Out]
         }
         "RebindToken" | "ListAgents" | "DrainAgent" | "ResumeAgent" | "ForgetAgent" | "DropCache" | "AllowPlugin"
-        | "ForbidPlugin" | "CollectGarbage" | "Scrub" => [No, No, Ok, No, No, Out],
+        | "ForbidPlugin" | "Pause" | "CollectGarbage" | "Scrub" => [No, No, Ok, No, No, Out],
+        // Nothing is paused; whoever hears so was let in.
+        "Resume" => [No, No, Gone, No, No, Out],
         // An administrator's token may join; one of a project not, for an agent works for every project.
         "Session" => [No, No, Ok, No, Ok, Out],
         other => panic!("{other} is not in the matrix: say who may call it, and what they may see"),
@@ -114,6 +118,15 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
             other => other.map(words),
         },
         "ListPlugins" => client.list_plugins(v1::ListPluginsRequest {}).await.map(words),
+        "ListPauses" => client.list_pauses(v1::ListPausesRequest {}).await.map(words),
+        "Pause" => {
+            let ask = v1::PauseRequest { kind: "sku".into(), name: SKU.into(), for_ms: 1, ..Default::default() };
+            client.pause(ask).await.map(words)
+        }
+        "Resume" => {
+            let ask = v1::ResumeRequest { kind: "sku".into(), name: SKU.into(), window: true };
+            client.resume(ask).await.map(words)
+        }
         "AllowPlugin" => {
             let ask = v1::AllowPluginRequest { digest: "1".repeat(64), name: "p".into() };
             client.allow_plugin(ask).await.map(words)

@@ -104,6 +104,7 @@ fn expected(route: &str) -> [u16; 6] {
         | "GET /api/v1/reports"
         | "GET /api/v1/caches"
         | "GET /api/v1/pins"
+        | "GET /api/v1/pauses"
         | "GET /api/v1/declarations"
         | "POST /api/v1/declarations"
         | "POST /api/v1/refresh"
@@ -122,7 +123,9 @@ fn expected(route: &str) -> [u16; 6] {
         "POST /api/v1/agents/{agent}/drain"
         | "POST /api/v1/agents/{agent}/resume"
         | "POST /api/v1/agents/{agent}/forget" => [403, 403, 200, 403, 403, 401],
+        "POST /api/v1/pauses" => [403, 403, 200, 403, 403, 401],
         // There is none; whoever hears so was let in.
+        "POST /api/v1/pauses/resume" => [403, 403, 404, 403, 403, 401],
         "POST /api/v1/caches/{scope}/drop" => [403, 403, 404, 403, 403, 401],
         "POST /api/v1/blobs/{hex}/verify" | "POST /api/v1/blobs/scrub" => [403, 403, 200, 403, 403, 401],
         "GET /v1/blobs/sha256/{hex}" => [200, 404, 200, 200, 404, 401],
@@ -223,6 +226,12 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         "POST /api/v1/declarations" => crate::world::declaration(world, who).to_string(),
         "POST /api/v1/pins" | "POST /api/v1/pins/remove" => serde_json::json!({ "plan_digests": [plan] }).to_string(),
         "POST /api/v1/jobs/{id}/priority" => r#"{"priority":3}"#.into(),
+        "POST /api/v1/pauses" => {
+            serde_json::json!({ "kind": "sku", "name": crate::support::SKU, "for_ms": 1 }).to_string()
+        }
+        "POST /api/v1/pauses/resume" => {
+            serde_json::json!({ "kind": "sku", "name": crate::support::SKU, "window": true }).to_string()
+        }
         "POST /api/v1/refresh" => r#"{"dry_run":true}"#.into(),
         _ if method == "POST" => "{}".into(),
         _ => String::new(),

@@ -5,8 +5,9 @@ use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
         self, CacheRef, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn,
-        Input, Job, JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PlanRef,
-        Prepared, Prioritize, Reply, ReportIn, SessionId, State, Submit, SubmitWhat, Submitted, ToAgent, invariants,
+        Input, Job, JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PauseId,
+        PauseRecord, PausedKind, PlanRef, Prepared, Prioritize, Reply, ReportIn, SessionId, State, Submit, SubmitWhat,
+        Submitted, ToAgent, Window, invariants,
     },
     store::{MemStore, Store},
 };
@@ -83,6 +84,18 @@ enum Op {
     Drain {
         agent: usize,
     },
+    /// A device kind, a project or an agent; for so long, or until somebody resumes it, or in a window.
+    Pause {
+        what: u8,
+        which: u8,
+        minutes: u8,
+        window: bool,
+    },
+    Resume {
+        what: u8,
+        which: u8,
+        window: bool,
+    },
     Wait {
         ms: u16,
     },
@@ -125,6 +138,9 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (agent.clone(), 0..10u8, any::<bool>()).prop_map(|(agent, how, again)| Op::Finish { agent, how, again }),
         1 => (agent.clone(), 0..2u8).prop_map(|(agent, toolchain)| Op::Upgrade { agent, toolchain }),
         1 => agent.prop_map(|agent| Op::Drain { agent }),
+        1 => (0..3u8, 0..2u8, 0..4u8, any::<bool>())
+            .prop_map(|(what, which, minutes, window)| Op::Pause { what, which, minutes, window }),
+        2 => (0..3u8, 0..2u8, any::<bool>()).prop_map(|(what, which, window)| Op::Resume { what, which, window }),
         4 => (0..3_000u16).prop_map(|ms| Op::Wait { ms }),
         1 => (-70..70i8).prop_map(|minutes| Op::JumpClock { minutes }),
         1 => Just(Op::RestartCoordinator),
@@ -165,10 +181,21 @@ struct World {
     /// Keys that were built by force: those are built without a look at what is stored.
     forced: BTreeSet<EngineKey>,
     seen: BTreeMap<JobId, JobState>,
+    /// When the core last looked which pauses hold, by the farm's clock.
+    looked_ms: u64,
 }
 
 fn now<T>(future: impl Future<Output = T>) -> T {
     futures::executor::block_on(future)
+}
+
+fn pause_id(what: u8, which: u8, is_window: bool) -> PauseId {
+    let (kind, name) = match what {
+        0 => (PausedKind::Sku, if which == 0 { SKU.to_owned() } else { "t4".to_owned() }),
+        1 => (PausedKind::Project, format!("project{which}")),
+        _ => (PausedKind::Agent, format!("agent{which}")),
+    };
+    PauseId { kind, name, is_window }
 }
 
 fn config() -> CoreConfig {
@@ -198,6 +225,7 @@ impl World {
             stored_builds: BTreeMap::new(),
             forced: BTreeSet::new(),
             seen: BTreeMap::new(),
+            looked_ms: time.wall_ms,
         }
     }
 
@@ -206,6 +234,9 @@ impl World {
             self.agents.iter().position(|agent| agent.session.is_some() && agent.session == session_of(&input));
         if let Some(index) = speaker {
             self.last_message_ms[index] = self.now.mono_ms;
+        }
+        if matches!(input, Input::Tick | Input::Pause(_) | Input::Resume(_)) {
+            self.looked_ms = self.now.wall_ms;
         }
         let effects = self.state.apply(input, self.now);
         invariants::check(&self.state).expect("the state is sound");
@@ -239,6 +270,7 @@ impl World {
         self.state.durable_as_of(self.state.as_of());
         for (session, message) in effects.sends {
             if let ToAgent::Assign { lease, job, .. } = &message {
+                self.check_pauses(session, job);
                 self.ordered.insert((lease.job.clone(), lease.attempt), (job.builds, job.plan.clone()));
                 for need in &job.needed {
                     assert_eq!(self.seen.get(need), Some(&JobState::Succeeded), "{} runs before {need}", job.id);
@@ -274,6 +306,20 @@ impl World {
         for other in self.state.live_jobs().filter(|job| !job.recheck) {
             assert!(!other.needed.contains(from), "{} needs {from}, whose place {to} took", other.id);
         }
+    }
+
+    /// Nothing is given out that a pause holds up.
+    fn check_pauses(&self, session: SessionId, job: &Job) {
+        let agent = self.agents.iter().position(|agent| agent.session == Some(session));
+        let is_paused = |kind: PausedKind, name: &str| {
+            let holds = |pause: &PauseRecord| pause.holds_at(self.looked_ms);
+            self.state.pauses().any(|pause| pause.kind == kind && pause.name == name && holds(pause))
+        };
+        assert!(!is_paused(PausedKind::Sku, job.sku.as_str()), "{} is for a kind that is paused", job.id);
+        let agent = agent.map(|index| format!("agent{index}")).unwrap_or_default();
+        assert!(!is_paused(PausedKind::Agent, &agent), "{} is for an agent that is paused", job.id);
+        let mut projects = job.wants.iter().map(|want| &want.project);
+        assert!(projects.any(|project| !is_paused(PausedKind::Project, project)), "{} is of paused projects", job.id);
     }
 
     fn look_up(&self, keys: BTreeSet<EngineKey>) -> Lookup {
@@ -505,6 +551,7 @@ impl World {
         self.epoch = now(self.store.acquire("model", 0)).unwrap();
         let snapshot = now(self.store.load()).unwrap();
         let before = std::mem::replace(&mut self.state, State::new(config(), snapshot, self.now));
+        self.looked_ms = self.now.wall_ms;
         invariants::check_reloaded(&before, &self.state).expect("nothing is forgotten");
         let stored = |key: &EngineKey| now(self.store.stored(vec![*key])).unwrap().remove(key).unwrap_or_default();
         before.check_known(stored).expect("what was known of engines is stored");
@@ -532,6 +579,37 @@ impl World {
                     self.apply(Input::Started { session, lease: lease.clone() });
                     self.apply(Input::Built { session, lease, plan });
                 }
+            }
+            Op::Pause { what, which, minutes, window } => {
+                let PauseId { kind, name, .. } = pause_id(*what, *which, *window);
+                let minute = (self.now.wall_ms / 60_000 % 1_440) as u16;
+                let window = window.then(|| Window {
+                    days: Window::EVERY_DAY,
+                    start_minute: minute,
+                    minutes: 1 + u16::from(*minutes),
+                });
+                let until_ms = match minutes {
+                    0 => 0,
+                    minutes => self.now.wall_ms + u64::from(*minutes) * 60_000,
+                };
+                let pause = PauseRecord {
+                    kind,
+                    shown: name.clone(),
+                    name,
+                    reason: String::new(),
+                    actor: "root".into(),
+                    own: false,
+                    since_ms: self.now.wall_ms,
+                    until_ms,
+                    window,
+                };
+                self.apply(Input::Pause(Box::new(pause)));
+            }
+            Op::Resume { what, which, window } => {
+                let id = pause_id(*what, *which, *window);
+                let known = self.state.pauses().any(|pause| pause.id() == id);
+                let reply = self.apply(Input::Resume(id));
+                assert_eq!(matches!(reply, Reply::Resumed(Ok(_))), known);
             }
             Op::Cancel { job, project } => {
                 let jobs: Vec<JobId> = self.acknowledged.iter().cloned().collect();
@@ -637,6 +715,10 @@ impl World {
 
     /// With every agent back and working, everything ends; what nobody offers keeps waiting and says so.
     fn settle(&mut self) {
+        let paused: Vec<PauseId> = self.state.pauses().map(PauseRecord::id).collect();
+        for id in paused {
+            self.apply(Input::Resume(id));
+        }
         for index in 0..AGENTS {
             self.connect(index, true, 1);
         }
@@ -732,6 +814,7 @@ fn session_of(input: &Input) -> Option<SessionId> {
         | Input::Stored(_)
         | Input::Tick => None,
         Input::DropCache { .. } | Input::SetProject(_) | Input::AllowPlugin(_) | Input::ForbidPlugin(_) => None,
+        Input::Pause(_) | Input::Resume(_) => None,
         Input::RevokeToken { .. }
         | Input::RebindToken { .. }
         | Input::DrainAgent { .. }

@@ -183,7 +183,8 @@ async fn what_was_sent_before_ages_were_kept_and_nothing_names_gets_one() {
     undo(&file, HISTORY, 22).await;
     undo(&file, COVERAGE, 21).await;
     let older = "UPDATE blob_refs SET tenure = 0, since_ms = 0; DELETE FROM schema_versions WHERE version >= 15;
-        DROP TRIGGER job_projects_come; DROP INDEX job_projects_sku; DROP TABLE shares; DROP TABLE blob_notes; ALTER TABLE job_projects DROP COLUMN sku;
+        DROP TRIGGER job_projects_come; DROP INDEX job_projects_sku; DROP TABLE shares; DROP TABLE pauses; DROP TABLE blob_notes;
+        ALTER TABLE job_projects DROP COLUMN sku;
         CREATE TRIGGER job_projects_come AFTER INSERT ON job_projects BEGIN SELECT 1; END";
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
     let mut connection = <sqlx::SqliteConnection as sqlx::Connection>::connect_with(&options).await.unwrap();

@@ -24,6 +24,7 @@ mod many_jobs;
 mod needs;
 mod notes_store;
 mod past_store;
+mod pauses;
 mod pins;
 mod postgres;
 mod power_cut;

@@ -4,8 +4,8 @@ use crate::{declared_store, notes_store, shares_store, support::SKU};
 use planforge_coordinator::{
     core::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, EngineRef, Event, Failure, Job, JobId,
-        JobState, JoinedBy, Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, Stored, Tenure,
-        TokenRecord, Told, Want,
+        JobState, JoinedBy, Model, ModelFile, PauseRecord, PausedKind, PlanRef, PluginRecord, Refusal, Report,
+        RequestRecord, Stored, Tenure, TokenRecord, Told, Want, Window,
     },
     store::{
         Count, EngineFilter, EventFilter, JobFilter, JobOrder, MemStore, ReportFilter, SqliteStore, Store, StoreError,
@@ -119,6 +119,20 @@ fn cache(scope: &str, generation: u32, content: Option<&str>) -> CacheRecord {
         agent: "host".into(),
         device: "GPU-1".into(),
         published_ms: u64::from(generation),
+    }
+}
+
+fn pause(name: &str, until_ms: u64, window: Option<Window>) -> PauseRecord {
+    PauseRecord {
+        kind: PausedKind::Sku,
+        name: name.into(),
+        shown: name.into(),
+        reason: "new driver".into(),
+        actor: "root".into(),
+        own: false,
+        since_ms: 4,
+        until_ms,
+        window,
     }
 }
 
@@ -487,11 +501,18 @@ async fn records(store: &dyn Store, epoch: u64) {
         Change::Cache(Box::new(cache("t4", 1, Some("other")))),
         Change::Plugin(plugin("a.so")),
         Change::Plugin(plugin("b.so")),
+        Change::Pause(Box::new(pause("t4", 0, None))),
+        Change::Pause(Box::new(pause("h100", 9, None))),
     ];
     store.commit(epoch, changes).await.unwrap();
+    let weekly = Some(Window { days: 1, start_minute: 60, minutes: 30 });
     let changes = vec![
         Change::Cache(Box::new(cache("h100", 2, None))),
         Change::ForgetPlugin(plugin("a.so").digest),
+        // Beside the one of the same kind, and in place of it.
+        Change::Pause(Box::new(pause("t4", 0, weekly))),
+        Change::Pause(Box::new(pause("t4", 7, None))),
+        Change::Resume(pause("h100", 9, None).id()),
         Change::ForgetRefusal(key("aa1")),
         Change::Agent(Box::new(Agent { seen_ms: 6, ..agent.clone() })),
     ];
@@ -502,6 +523,7 @@ async fn records(store: &dyn Store, epoch: u64) {
     assert_eq!(store.tokens().await.unwrap(), std::slice::from_ref(&token));
     let snapshot = store.load().await.unwrap();
     assert_eq!(snapshot.plugins, [plugin("b.so")]);
+    assert_eq!(snapshot.pauses, [pause("t4", 7, None), pause("t4", 0, weekly)]);
     let mut caches = snapshot.caches;
     caches.sort_by_key(|cache| cache.generation);
     assert_eq!(caches, [cache("t4", 1, Some("other")), cache("h100", 2, None)], "of each scope the newest, or none");

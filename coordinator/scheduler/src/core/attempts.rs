@@ -59,7 +59,10 @@ impl State {
     /// Grants the free device its next job.
     fn serve(&mut self, device: &DeviceKey, now: Now, effects: &mut Effects) -> bool {
         let targets = self.targets_of(device);
-        let may = |id: &JobId| self.may_grant(id) && self.may_have_room(id, device) && self.may_be_beside(id, device);
+        let is_paused = |id: &JobId| self.jobs.get(id).is_some_and(|job| self.is_paused(job));
+        let may = |id: &JobId| {
+            !is_paused(id) && self.may_grant(id) && self.may_have_room(id, device) && self.may_be_beside(id, device)
+        };
         let Some(id) = self.queue.pick(targets.iter(), now.wall_ms, may) else { return false };
         self.grant(&id, device, now, effects);
         true

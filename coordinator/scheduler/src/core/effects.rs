@@ -90,6 +90,8 @@ pub enum Reply {
     Prioritized(Result<Vec<(JobRef, String)>, ApiError>),
     /// The agent as it stands, or stood when it was forgotten.
     Agent(Result<Box<AgentView>, ApiError>),
+    /// The pause that was taken back.
+    Resumed(Result<Box<super::pauses::PauseRecord>, ApiError>),
 }
 
 /// What one input causes.

@@ -370,7 +370,7 @@ impl State {
     pub(super) fn takes_jobs(&self, key: &DeviceKey) -> bool {
         let Some(entry) = self.agents.get(&key.agent) else { return false };
         let willing = self.device(key).is_some_and(|device| !device.draining && !device.quarantined);
-        let willing = willing && !entry.draining && !entry.record.drained;
+        let willing = willing && !entry.draining && !entry.record.drained && !self.is_agent_paused(&key.agent);
         willing && entry.session.is_some()
     }
 

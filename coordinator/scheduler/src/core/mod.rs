@@ -32,6 +32,7 @@
 //! | `pins` | who wants which plan kept |
 //! | `priority` | how urgent jobs are that wait already |
 //! | `shares` | links for reading one thing without a token |
+//! | `pauses` | device kinds, projects and agents that get no more jobs for a while, or in windows |
 //! | `plugins` | which native code workers may load |
 //! | `projects` | shares and limits of projects, and who may take how much of the queue |
 //! | `waiting` | why a job is not running yet, its place in the queue, when it will likely have ended |
@@ -64,6 +65,7 @@ pub mod invariants;
 mod judge;
 mod known;
 pub mod model;
+mod pauses;
 mod pins;
 mod plugins;
 mod priority;
@@ -93,6 +95,7 @@ pub use model::{
     Failure, Job, JobId, JobKind, JobState, JoinedBy, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal,
     Report, RequestRecord, TokenRecord, Told, Want,
 };
+pub use pauses::{PauseId, PauseRecord, PausedKind, Window};
 pub use pins::{PinId, PinRecord};
 pub use priority::Prioritize;
 pub use projects::{ProjectRecord, ProjectView, SHARE_MAX};

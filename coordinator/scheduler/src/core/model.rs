@@ -775,6 +775,9 @@ pub enum Change {
         text: Option<String>,
         at_ms: u64,
     },
+    /// As it now stands.
+    Pause(Box<super::pauses::PauseRecord>),
+    Resume(super::pauses::PauseId),
     /// A new token. Changes nothing about one that is there: an id is given once.
     TokenMade(TokenRecord),
     /// It never works again, whatever else is written about it.

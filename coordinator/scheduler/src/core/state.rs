@@ -14,6 +14,7 @@ use super::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Canary, Change, Covered, Device, Engine, Event, Failure, Job, JobId,
         JobState, JoinedBy, Model, Outcome, PlanRef, PluginRecord, Report, RequestRecord,
     },
+    pauses::{PauseId, PauseRecord},
     projects::ProjectRecord,
     queue::{DeviceKey, Queue, Target},
 };
@@ -266,6 +267,9 @@ pub enum Input {
     SetProject(ProjectRecord),
     AllowPlugin(PluginRecord),
     ForbidPlugin(Digest),
+    /// In place of one of the same thing.
+    Pause(Box<PauseRecord>),
+    Resume(PauseId),
     /// Drained: it wants no more leases.
     Goodbye {
         session: SessionId,
@@ -329,6 +333,7 @@ pub struct Snapshot {
     pub agents: Vec<Agent>,
     pub caches: Vec<CacheRecord>,
     pub plugins: Vec<PluginRecord>,
+    pub pauses: Vec<PauseRecord>,
     pub projects: Vec<ProjectRecord>,
     /// Number of the newest event, 0 when none.
     pub last_event: u64,
@@ -407,6 +412,9 @@ pub struct State {
     pub(super) caches: BTreeMap<Digest, CacheRecord>,
     /// Plugins that build specs may name, beside those of the configuration.
     pub(super) plugins: BTreeMap<Digest, PluginRecord>,
+    pub(super) pauses: BTreeMap<PauseId, PauseRecord>,
+    /// Those that hold, as they were looked at last.
+    pub(super) paused: BTreeSet<PauseId>,
     /// Shares and limits of the projects that have some.
     pub(super) projects: BTreeMap<String, ProjectRecord>,
     /// Live jobs by the project that pays for them.
@@ -456,6 +464,8 @@ impl State {
             projects: BTreeMap::new(),
             live_of: BTreeMap::new(),
             plugins: snapshot.plugins.into_iter().map(|plugin| (plugin.digest, plugin)).collect(),
+            paused: snapshot.pauses.iter().filter(|pause| pause.holds_at(now.wall_ms)).map(PauseRecord::id).collect(),
+            pauses: snapshot.pauses.into_iter().map(|pause| (pause.id(), pause)).collect(),
             agents: BTreeMap::new(),
             sessions: BTreeMap::new(),
             offers: BTreeMap::new(),
@@ -601,6 +611,8 @@ impl State {
             Input::SetProject(record) => self.set_project(record, &mut effects),
             Input::AllowPlugin(plugin) => self.allow_plugin(plugin, &mut effects),
             Input::ForbidPlugin(digest) => self.forbid_plugin(digest, now, &mut effects),
+            Input::Pause(record) => self.pause(*record, now, &mut effects),
+            Input::Resume(id) => self.resume(id, now, &mut effects),
             Input::Goodbye { session } => self.goodbye(session, now),
             Input::Disconnected { session } => self.disconnected(session, now, &mut effects),
             Input::Refuse { session, why } => self.refuse(session, why, now, &mut effects),
@@ -762,6 +774,7 @@ impl State {
 
     /// What comes with time alone.
     fn tick(&mut self, now: Now, effects: &mut Effects) {
+        self.look_at_pauses(now, effects);
         self.expire(now, effects);
         if std::mem::take(&mut self.place_again) {
             self.place_all(now, effects);

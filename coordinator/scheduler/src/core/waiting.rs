@@ -205,6 +205,9 @@ impl Lookout<'_> {
         let crew = self.crews.entry(target.clone()).or_insert_with(|| state.crew(&target, now));
         let Crew { known, online, busy, is_idle, left_ms, .. } = *crew;
         let ahead = state.queue.ahead_of(&job.id, crew.targets.iter());
+        if let Some(reason) = state.why_paused(job, &target, now) {
+            return Outlook { reason, jobs_ahead: Some(ahead), eta: None };
+        }
         if online == 0 {
             let reason =
                 format!("every device with {} and {} is offline ({known} known)", target.sku, target.toolchain);

@@ -52,7 +52,7 @@ pub(super) async fn activity(app: &App, actor: &Actor, topic: &Topic) -> Result<
 }
 
 /// What scripts ask for: `coordinator/tests/page.rs` holds it to the routes that there are.
-pub(super) const ROUTES: [(&str, &str); 34] = [
+pub(super) const ROUTES: [(&str, &str); 37] = [
     ("GET /api/v1/info", "who you are to this coordinator, and its version"),
     (
         "GET /api/v1/jobs",
@@ -73,6 +73,9 @@ pub(super) const ROUTES: [(&str, &str); 34] = [
     ("GET /api/v1/caches", "tuning caches: sku"),
     ("POST /api/v1/caches/{scope}/drop", "the next build in the scope begins from nothing"),
     ("GET /api/v1/plugins", "plugin libraries that jobs may load"),
+    ("GET /api/v1/pauses", "device kinds, projects and agents that get no more jobs"),
+    ("POST /api/v1/pauses", "pauses one: kind, name, reason, for_ms or until_ms, window"),
+    ("POST /api/v1/pauses/resume", "lets it have jobs again: kind, name, window"),
     ("GET /api/v1/projects", "projects with their shares, limits and what they hold"),
     ("GET /api/v1/audit", "who did what: actor, what, project, since_ms, until_ms, limit, cursor"),
     ("POST /api/v1/gc", "takes away what the farm's policy lets go, or tells what that would be (dry_run)"),

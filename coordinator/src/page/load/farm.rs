@@ -111,6 +111,8 @@ pub(super) async fn farm(app: &App, actor: &Actor) -> Result<Shown, ApiError> {
     sections.push(Section::table("Tuning caches", lists::caches(&caches).at_most(ROWS, "planforge caches list")));
     let plugins = lists::plugins(&app.farm.list_plugins(actor).await?.plugins);
     sections.push(Section::table("Plugins", plugins.at_most(ROWS, "planforge plugins list")));
+    let pauses = lists::pauses(&app.farm.list_pauses(actor).await?.pauses);
+    sections.push(Section::table("Pauses", pauses.at_most(ROWS, "planforge pause list")));
     sections.push(Section::table("Versions", versions(app, actor).await?));
     if actor.role == Role::Admin {
         let mut audit = lists::audit(&app.farm.list_audit(actor, lately()).await?.records);

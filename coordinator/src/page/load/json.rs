@@ -20,7 +20,8 @@ use planforge_page::{coverage, history, layers, progress::Progress, reading::Rea
 use planforge_proto::{
     ApiError, v1,
     view::{
-        AgentView, AuditView, CacheView, DeviceView, EngineView, JobView, PinView, PluginView, ProjectView, ShareView,
+        AgentView, AuditView, CacheView, DeviceView, EngineView, JobView, PauseView, PinView, PluginView, ProjectView,
+        ShareView,
     },
 };
 use serde::Serialize;
@@ -144,6 +145,7 @@ pub(in crate::page) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Re
             let pins = app.farm.list_pins(actor, v1::ListPinsRequest::default()).await?;
             let caches = app.farm.list_caches(actor, v1::ListCachesRequest::default()).await?.caches;
             let plugins = app.farm.list_plugins(actor).await?.plugins;
+            let pauses = app.farm.list_pauses(actor).await?.pauses;
             let (counted, heaps) = stored(app, actor).await?;
             let shares = match may_submit(actor) {
                 true => app.farm.list_shares(actor, v1::ListSharesRequest::default()).await?.shares,
@@ -168,6 +170,7 @@ pub(in crate::page) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Re
                 "shares": views::<_, ShareView>(shares),
                 "projects": views::<_, ProjectView>(projects.projects), "more_projects": more_projects, "pins": views::<_, PinView>(pins.pins),
                 "caches": views::<_, CacheView>(caches), "plugins": views::<_, PluginView>(plugins),
+                "pauses": views::<_, PauseView>(pauses),
             })
         }
         Kind::Activity => {

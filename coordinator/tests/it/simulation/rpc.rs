@@ -109,6 +109,9 @@ impl FarmRpc for Rpc {
         resume_agent(v1::ResumeAgentRequest) -> v1::ResumeAgentReply;
         forget_agent(v1::ForgetAgentRequest) -> v1::ForgetAgentReply;
         drop_cache(v1::DropCacheRequest) -> v1::DropCacheReply;
+        list_pauses(v1::ListPausesRequest) -> v1::ListPausesReply;
+        pause(v1::PauseRequest) -> v1::PauseReply;
+        resume(v1::ResumeRequest) -> v1::ResumeReply;
         list_plugins(v1::ListPluginsRequest) -> v1::ListPluginsReply;
         allow_plugin(v1::AllowPluginRequest) -> v1::AllowPluginReply;
         forbid_plugin(v1::ForbidPluginRequest) -> v1::ForbidPluginReply;
