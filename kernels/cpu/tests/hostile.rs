@@ -484,13 +484,14 @@ fn products_of_bytes_that_leave_their_operands_are_refused() {
     let kernel = quantized::kernels(isa.level())[0];
     let size = quantized::PackedSize::new(kernel, 3, 2).unwrap();
     let packed = vec![1u8; size.bytes];
-    let run = |packed: &[u8], columns: usize, finish: quantized::Finish<'_>, to: quantized::Output<'_>, offset: usize| {
-        let rows = quantized::MatrixRows::new(&[1; 6], 2, 3);
-        let product = quantized::Product { packed, columns, signed: false, zero: 0, column_zeros: &[], finish };
-        let blocking = quantized::Blocking { kernel, row_block: usize::MAX, column_block: 1 };
-        let place = Place { offset, stride: 2 };
-        quantized::multiply(isa, &pool, &workspace, &blocking, &rows, &product, (to, place));
-    };
+    let run =
+        |packed: &[u8], columns: usize, finish: quantized::Finish<'_>, to: quantized::Output<'_>, offset: usize| {
+            let rows = quantized::MatrixRows::new(&[1; 6], 2, 3);
+            let product = quantized::Product { packed, columns, signed: false, zero: 0, column_zeros: &[], finish };
+            let blocking = quantized::Blocking { kernel, row_block: usize::MAX, column_block: 1 };
+            let place = Place { offset, stride: 2 };
+            quantized::multiply(isa, &pool, &workspace, &blocking, &rows, &product, (to, place));
+        };
     let sums = quantized::Finish::Sums;
     run(&packed, 2, sums, quantized::Output::Sums(&mut [0; 4]), 0);
     refused("short weights", || run(&packed[1..], 2, sums, quantized::Output::Sums(&mut [0; 4]), 0));

@@ -148,7 +148,8 @@ unsafe fn run_block(
     let has_zeros = product.column_zeros.iter().any(|&zero| zero != 0);
     // Rows as the kernel reads them, one row of bytes, and a sum for each row.
     let copied = count.checked_mul(stride);
-    let needed = copied.zip(count.checked_mul(4)).and_then(|(copied, sums)| copied.checked_add(sums)?.checked_add(depth));
+    let needed =
+        copied.zip(count.checked_mul(4)).and_then(|(copied, sums)| copied.checked_add(sums)?.checked_add(depth));
     let Some((copied, needed)) = copied.zip(needed) else { panic!("the rows are larger than any memory") };
     if scratch.len() < needed {
         scratch.resize(needed, 0);
