@@ -454,3 +454,37 @@ fn scales_and_depths_that_do_not_suit_stay_floats() {
         assert_agrees(&model(scale, depth));
     }
 }
+
+/// The importer computes what it makes of small weights at once; large ones come as they are stored.
+#[test]
+fn large_weights_are_read_as_they_are_stored() {
+    let of = Window {
+        batch: 1,
+        per_group: 256,
+        out_per_group: 260,
+        groups: 1,
+        size: [2, 2],
+        kernel: [1, 1],
+        stride: 1,
+        pad: 0,
+        dilation: 1,
+        x_signed: false,
+        w_signed: true,
+        many: true,
+        biased: true,
+    };
+    for (w_signed, many) in [(true, true), (false, false)] {
+        let of = Window { w_signed, many, ..of.clone() };
+        assert_steps(&check(&qlinear_conv(&of), Near::Exact), "integer_conv", 1);
+    }
+    for signed in [false, true] {
+        let whole = TestModel::new(17)
+            .bytes_in("x", ElementType::U8, &[3, 512])
+            .constant_bytes("w", &bytes(element(signed), &[512, 130], 1))
+            .constant_bytes("x.zero", &byte(ElementType::U8, 200))
+            .constant_bytes("w.zero", &bytes(element(signed), &[130], 9))
+            .node("MatMulInteger", &["x", "w", "x.zero", "w.zero"], "y", vec![])
+            .output("y");
+        assert_steps(&check(&whole, Near::Exact), "integer_gemm", 1);
+    }
+}

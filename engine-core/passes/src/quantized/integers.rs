@@ -1,7 +1,7 @@
 //! Products of integers that have their zero points taken away, as QLinearConv, MatMulInteger and their like are read.
 
 use super::{
-    Finish, Joined,
+    Finish, Joined, RowZero,
     floats::quantization,
     is_byte, is_image, is_scale, is_short,
     known::{Known, runs_along},
