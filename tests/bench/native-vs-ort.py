@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The native CPU engine beside ONNX Runtime: same files, same inputs, same threads, in turns, in one run.
 
-    native-vs-ort.py [--release] [--rounds N] [--threads 1,2] [--models a,b | --population [a,b]] [--results FILE]
-                     [--table FILE] [--layers N]
+    native-vs-ort.py [--release] [--rounds N] [--threads 1,2] [--models a,b | --population [a,b]] [--quantized [a,b]]
+                     [--results FILE] [--table FILE] [--layers N]
 
 Builds the programs, writes the six architectures, builds both engines, times them in turns (who begins
 alternates, a run that only warms the caches goes before each turn) and prints a Markdown table with the numerics,
@@ -17,6 +17,9 @@ off goes on where it stopped, and rows of another commit are measured again. --t
 --population measures the networks of population.py instead, each of operators that are easily left slow, and says which
 steps of the plan run by reference implementations and what share of the time they take. It needs onnx and numpy, in the
 environment that target/onnx-venv holds, or in the one that runs this.
+
+--quantized measures forms of the models as ONNX Runtime's quantizer writes them (qdq, qoperator, dynamic) in the place of
+the models themselves. It needs onnxruntime in that environment too.
 """
 
 import argparse
@@ -208,6 +211,20 @@ def population(names, work):
     return output_of(python, ROOT / "tests" / "bench" / "population.py", work, *([names] if names else [])).split()
 
 
+def quantized(planforge, names, forms, work):
+    """Writes quantized forms of the named architectures; their names."""
+    own = ROOT / "target" / "onnx-venv" / "bin" / "python"
+    python = own if own.exists() else sys.executable
+    written = []
+    for name in names:
+        model = work / f"{name}.onnx"
+        output_of(planforge, "testmodel", name, "-o", model)
+        script = ROOT / "tests" / "bench" / "quantized.py"
+        written += output_of(python, script, model, work, *forms).splitlines()[-len(forms) :]
+        model.unlink()
+    return written
+
+
 def tactics(rows):
     """The steps that each tactic won, over all rows of one number of threads."""
     wins = collections.defaultdict(collections.Counter)
@@ -226,6 +243,7 @@ def main():
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--models", default=MODELS, help="names that `planforge testmodel --list` shows")
     parser.add_argument("--population", nargs="?", const="", help="the networks of population.py, or some by name")
+    parser.add_argument("--quantized", nargs="?", const="qdq,qoperator,dynamic", help="forms of the models instead")
     parser.add_argument("--release", action="store_true", help="build with the release profile")
     parser.add_argument("--results", type=pathlib.Path, help="keep rows here, and take those of this commit from here")
     parser.add_argument("--table", type=pathlib.Path, help="write the tables here too")
@@ -249,6 +267,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         names = population(arguments.population, work) if small else arguments.models.split(",")
+        if arguments.quantized:
+            names = quantized(planforge, names, arguments.quantized.split(","), work)
         for name in names:
             model = work / f"{name}.onnx"
             for threads in map(int, arguments.threads.split(",")):

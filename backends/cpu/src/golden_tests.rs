@@ -133,6 +133,9 @@ fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> =
         FILES.iter().map(|name| file(name, here.join(format!("../../fuzz/corpus/import_model/ok-{name}")))).collect();
     cases.push(file("digits", here.join("../../examples/digits/digits.onnx")));
+    for name in ["images-qdq", "images-qoperator", "tokens-dynamic"] {
+        cases.push(file(name, here.join(format!("../../tests/fixtures/quantized/{name}.onnx"))));
+    }
     cases.push(file("block", here.join("tests/golden/block.onnx")));
     cases.push(Case { profiles: varying().1, ..file("varying", here.join("tests/golden/varying.onnx")) });
     cases

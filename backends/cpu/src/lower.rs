@@ -687,10 +687,13 @@ impl Lowering<'_> {
 
     fn transpose(&mut self, node: &Node, perm: &[usize]) -> Lowered<bool> {
         let Some(x) = node.input(0) else { return Ok(false) };
-        if self.graph.value(x).element.bytes() != 4 || perm.len() > 8 || self.shape(x)?.contains(&0) {
+        if perm.len() > 8 || self.shape(x)?.contains(&0) {
             return Ok(false);
         }
         let output = node.outputs[0];
+        if self.graph.value(x).element.bytes() != 4 {
+            return self.transposed_at_once(node, x, perm);
+        }
         let rank = perm.len();
         // An image given out with channels last is there already.
         let channels_last: Vec<usize> = (0..1).chain(2..rank).chain(1..rank.min(2)).collect();

@@ -8,14 +8,47 @@ use planforge_graph::{
     interpreter,
     ir::{ElementType, Graph, Tensor},
 };
-use planforge_import::testing::{TestModel, int, ints};
-use planforge_onnx::proto::OperatorSetIdProto;
+use planforge_import::testing::{TestModel, dim, int, ints, value_info};
+use planforge_onnx::proto::{OperatorSetIdProto, TensorProto, tensor_proto::DataType, tensor_shape_proto::dimension};
 use proptest::prelude::*;
 
 fn bytes(element: ElementType, shape: &[usize], seed: usize) -> Tensor {
     let count: usize = shape.iter().product();
     let value = |at: usize| ((at * 73 + seed * 31) % 256 + at * at % 7) as u8;
     Tensor::new(element, shape.to_vec(), (0..count).map(value).collect::<Vec<u8>>().into()).unwrap()
+}
+
+/// Inputs of bytes, constants of any integers.
+trait OfBytes: Sized {
+    fn bytes_in(self, name: &str, element: ElementType, shape: &[i64]) -> Self;
+    fn constant_bytes(self, name: &str, tensor: &Tensor) -> Self;
+}
+
+fn data_type(element: ElementType) -> i32 {
+    (match element {
+        ElementType::U8 => DataType::Uint8,
+        ElementType::I32 => DataType::Int32,
+        _ => DataType::Int8,
+    }) as i32
+}
+
+impl OfBytes for TestModel {
+    fn bytes_in(mut self, name: &str, element: ElementType, shape: &[i64]) -> Self {
+        let dims = shape.iter().map(|&size| dim(dimension::Value::DimValue(size))).collect();
+        self.graph().input.push(value_info(name, data_type(element), dims));
+        self
+    }
+
+    fn constant_bytes(mut self, name: &str, tensor: &Tensor) -> Self {
+        self.graph().initializer.push(TensorProto {
+            name: name.into(),
+            data_type: data_type(tensor.element()),
+            dims: tensor.shape().iter().map(|&size| size as i64).collect(),
+            raw_data: tensor.bytes().clone(),
+            ..TensorProto::default()
+        });
+        self
+    }
 }
 
 fn byte(element: ElementType, value: u8) -> Tensor {
@@ -151,13 +184,13 @@ impl Window {
         let many = if self.many { vec![self.columns()] } else { Vec::new() };
         let count: usize = many.iter().product();
         TestModel::new(17)
-            .constant("w", &bytes(element(self.w_signed), &weights, 3))
+            .constant_bytes("w", &bytes(element(self.w_signed), &weights, 3))
             .floats("w.scale", &many, &scales(count))
-            .constant("w.zero", &bytes(element(self.w_signed), &many, 5))
+            .constant_bytes("w.zero", &bytes(element(self.w_signed), &many, 5))
             .floats("x.scale", &[], &[0.02])
-            .constant("x.zero", &byte(element(self.x_signed), 131))
+            .constant_bytes("x.zero", &byte(element(self.x_signed), 131))
             .floats("y.scale", &[], &[0.11])
-            .constant("y.zero", &byte(element(self.x_signed), 7))
+            .constant_bytes("y.zero", &byte(element(self.x_signed), 7))
     }
 
     fn shape(&self) -> [i64; 4] {
@@ -198,8 +231,8 @@ fn qlinear_conv(of: &Window) -> TestModel {
         names.push("b");
     }
     of.operands()
-        .input_of("x", element(of.x_signed), &of.shape())
-        .constant("b", &bias.unwrap())
+        .bytes_in("x", element(of.x_signed), &of.shape())
+        .constant_bytes("b", &bias.unwrap())
         .node("QLinearConv", &names, "y", of.attributes())
         .output("y")
 }
@@ -247,7 +280,7 @@ proptest! {
         let of = Window { many: false, ..of };
         let model = of
             .operands()
-            .input_of("x", element(of.x_signed), &of.shape())
+            .bytes_in("x", element(of.x_signed), &of.shape())
             .node("ConvInteger", &["x", "w", "x.zero", "w.zero"], "y", of.attributes())
             .output("y");
         assert_steps(&check(&model, Near::Exact), of.step(), 1);
@@ -260,28 +293,28 @@ proptest! {
         let list = if many { vec![columns] } else { vec![] };
         let count: usize = list.iter().product();
         let operands = || TestModel::new(17)
-            .constant("w", &bytes(element(signed[1]), &[depth, columns], 1))
-            .constant("x.zero", &byte(element(signed[0]), 200))
-            .constant("w.zero", &bytes(element(signed[1]), &list, 9))
+            .constant_bytes("w", &bytes(element(signed[1]), &[depth, columns], 1))
+            .constant_bytes("x.zero", &byte(element(signed[0]), 200))
+            .constant_bytes("w.zero", &bytes(element(signed[1]), &list, 9))
             .floats("x.scale", &[], &[0.03])
             .floats("w.scale", &list, &scales(count))
             .floats("y.scale", &[], &[0.07])
-            .constant("y.zero", &byte(element(signed[0]), 100));
+            .constant_bytes("y.zero", &byte(element(signed[0]), 100));
         let shape = [batch, rows, depth as i64];
         let whole = operands()
-            .input_of("x", element(signed[0]), &shape)
+            .bytes_in("x", element(signed[0]), &shape)
             .node("MatMulInteger", &["x", "w", "x.zero", "w.zero"], "y", vec![])
             .output("y");
         assert_steps(&check(&whole, Near::Exact), "integer_gemm", 1);
         let names = ["x", "x.scale", "x.zero", "w", "w.scale", "w.zero", "y.scale", "y.zero"];
         let linear = operands()
-            .input_of("x", element(signed[0]), &shape)
+            .bytes_in("x", element(signed[0]), &shape)
             .node("QLinearMatMul", &names, "y", vec![])
             .output("y");
         assert_steps(&check(&linear, Near::Exact), "integer_gemm", 1);
         let axis = if many { vec![int("axis", 1)] } else { vec![] };
         let floats = operands()
-            .input_of("x", element(signed[0]), &shape)
+            .bytes_in("x", element(signed[0]), &shape)
             .floats("b", &[columns], &scales(columns))
             .node("DequantizeLinear", &["x", "x.scale", "x.zero"], "xd", vec![])
             .node("DequantizeLinear", &["w", "w.scale", "w.zero"], "wd", axis)
@@ -305,8 +338,8 @@ proptest! {
         }
         let model = TestModel::new(17)
             .input("x", &[rows, depth as i64])
-            .constant("w", &bytes(element(signed), &[depth, columns], 1))
-            .constant("w.zero", &bytes(element(signed), &list, 9))
+            .constant_bytes("w", &bytes(element(signed), &[depth, columns], 1))
+            .constant_bytes("w.zero", &bytes(element(signed), &list, 9))
             .floats("w.scale", &list, &scales(count))
             .floats("b", &[columns], &scales(columns));
         let one = microsoft(model.clone().node("DynamicQuantizeMatMul", &names, "y", vec![]).output("y"));
@@ -333,17 +366,17 @@ fn operators_of_the_quantizer_are_steps_of_integers() {
         let of = element(signed);
         let model = |shape: &[i64]| {
             TestModel::new(17)
-                .input_of("x", of, shape)
+                .bytes_in("x", of, shape)
                 .floats("s", &[], &[0.05])
                 .floats("t", &[], &[0.09])
-                .constant("z", &byte(of, 120))
-                .constant("u", &byte(of, 9))
+                .constant_bytes("z", &byte(of, 120))
+                .constant_bytes("u", &byte(of, 9))
         };
         let gemm = model(&[5, 19])
-            .constant("w", &bytes(ElementType::I8, &[11, 19], 4))
+            .constant_bytes("w", &bytes(ElementType::I8, &[11, 19], 4))
             .floats("ws", &[11], &scales(11))
-            .constant("wz", &byte(ElementType::I8, 0))
-            .constant(
+            .constant_bytes("wz", &byte(ElementType::I8, 0))
+            .constant_bytes(
                 "c",
                 &Tensor::from_vec(vec![11], (0..11).map(|at| at * 300 - 900).collect::<Vec<i32>>()).unwrap(),
             );
@@ -354,7 +387,7 @@ fn operators_of_the_quantizer_are_steps_of_integers() {
         let floats = microsoft(gemm.node("QGemm", &names[..7], "y", attributes).output("y"));
         assert_steps(&check(&floats, Near::OneStep), "integer_gemm", 1);
         let add = model(&[1, 7, 5, 6])
-            .input_of("v", of, &[1, 7, 5, 6])
+            .bytes_in("v", of, &[1, 7, 5, 6])
             .node("QLinearAdd", &["x", "s", "z", "v", "t", "u", "t", "z"], "y", vec![])
             .output("y");
         assert_steps(&check(&microsoft(add), Near::Exact), "loops", 1);
@@ -363,7 +396,7 @@ fn operators_of_the_quantizer_are_steps_of_integers() {
             .output("y");
         assert_steps(&check(&microsoft(mean), Near::OneStep), "loops", 2);
         let concat = model(&[1, 7, 5, 6])
-            .input_of("v", of, &[1, 2, 5, 6])
+            .bytes_in("v", of, &[1, 2, 5, 6])
             .node("QLinearConcat", &["t", "u", "x", "t", "u", "v", "s", "z"], "y", vec![int("axis", 1)])
             .output("y");
         assert_steps(&check(&microsoft(concat), Near::Exact), "move", 1);
@@ -375,9 +408,9 @@ fn what_only_moves_moves_bytes() {
     for signed in [false, true] {
         let of = element(signed);
         let model = TestModel::new(17)
-            .input_of("x", of, &[1, 9, 8, 7])
+            .bytes_in("x", of, &[1, 9, 8, 7])
             .floats("s", &[], &[0.05])
-            .constant("z", &byte(of, 120))
+            .constant_bytes("z", &byte(of, 120))
             .node("DequantizeLinear", &["x", "s", "z"], "a", vec![])
             .node(
                 "MaxPool",
@@ -394,7 +427,7 @@ fn what_only_moves_moves_bytes() {
         assert_steps(&kinds, "integer_pool", 1);
         assert_eq!(count(&kinds, "loops"), 0);
         let plain = TestModel::new(17)
-            .input_of("x", of, &[2, 3, 9])
+            .bytes_in("x", of, &[2, 3, 9])
             .node("MaxPool", &["x"], "y", vec![ints("kernel_shape", &[2])])
             .output("y");
         assert_steps(&check(&plain, Near::Exact), "integer_pool", 1);
@@ -406,8 +439,8 @@ fn what_only_moves_moves_bytes() {
 fn scales_and_depths_that_do_not_suit_stay_floats() {
     let model = |scale: f32, depth: usize| {
         TestModel::new(17)
-            .input_of("x", ElementType::U8, &[2, depth as i64])
-            .constant("w", &bytes(ElementType::I8, &[depth, 3], 1))
+            .bytes_in("x", ElementType::U8, &[2, depth as i64])
+            .constant_bytes("w", &bytes(ElementType::I8, &[depth, 3], 1))
             .floats("s", &[], &[scale])
             .floats("t", &[], &[0.01])
             .node("DequantizeLinear", &["x", "t"], "xd", vec![])
@@ -419,5 +452,39 @@ fn scales_and_depths_that_do_not_suit_stay_floats() {
     for (scale, depth) in [(0.0, 40), (-1.0, 40), (0.5, 33_000)] {
         assert_steps(&check(&model(scale, depth), Near::OneStep), "integer_gemm", 0);
         assert_agrees(&model(scale, depth));
+    }
+}
+
+/// The importer computes what it makes of small weights at once; large ones come as they are stored.
+#[test]
+fn large_weights_are_read_as_they_are_stored() {
+    let of = Window {
+        batch: 1,
+        per_group: 256,
+        out_per_group: 260,
+        groups: 1,
+        size: [2, 2],
+        kernel: [1, 1],
+        stride: 1,
+        pad: 0,
+        dilation: 1,
+        x_signed: false,
+        w_signed: true,
+        many: true,
+        biased: true,
+    };
+    for (w_signed, many) in [(true, true), (false, false)] {
+        let of = Window { w_signed, many, ..of.clone() };
+        assert_steps(&check(&qlinear_conv(&of), Near::Exact), "integer_conv", 1);
+    }
+    for signed in [false, true] {
+        let whole = TestModel::new(17)
+            .bytes_in("x", ElementType::U8, &[3, 512])
+            .constant_bytes("w", &bytes(element(signed), &[512, 130], 1))
+            .constant_bytes("x.zero", &byte(ElementType::U8, 200))
+            .constant_bytes("w.zero", &bytes(element(signed), &[130], 9))
+            .node("MatMulInteger", &["x", "w", "x.zero", "w.zero"], "y", vec![])
+            .output("y");
+        assert_steps(&check(&whole, Near::Exact), "integer_gemm", 1);
     }
 }

@@ -16,6 +16,7 @@ use planforge_kernels_cpu::{
     },
     pointwise::{Activation, Binary, binary_lines},
     pool::ThreadPool,
+    quantized,
     resample::{Taps, resample},
     rows::{NormParameters, layer_norm, softmax},
     shuffle::{Move, MoveAxis, Transpose},
@@ -459,6 +460,47 @@ fn rows_that_are_not_whole_are_refused() {
     refused("a short scale", || layer_norm(Isa::best(), &pool, 2, &[1.0; 4], short, &mut [1.0; 4]));
     refused("a short input", || layer_norm(Isa::best(), &pool, 2, &[1.0; 2], none, &mut [1.0; 4]));
     refused("lines of nothing", || binary_lines(Isa::best(), Binary::Add, &[1.0], &[], &mut [1.0]));
+}
+
+#[test]
+fn products_of_bytes_that_leave_their_operands_are_refused() {
+    let isa = Isa::best();
+    let (pool, workspace) = one_thread();
+    for (what, shape, len) in impossible() {
+        let image = vec![1u8; len];
+        refused(what, || quantized::ImageRows::new(shape, &image, 0, 0));
+        refused(what, || quantized::max_pool(isa, &pool, &shape, false, &image, &mut [0; 1]));
+        let of = quantized::Depthwise {
+            image: &image,
+            weights: &[1],
+            sums: &[1],
+            signed: false,
+            zero: 0,
+            finish: quantized::Finish::Sums,
+        };
+        refused(what, || quantized::depthwise(isa, &pool, &shape, &of, quantized::Output::Sums(&mut [0; 1])));
+    }
+    refused("a matrix of 2^64 bytes", || quantized::MatrixRows::new(&[], 2, HALF));
+    let kernel = quantized::kernels(isa.level())[0];
+    let size = quantized::PackedSize::new(kernel, 3, 2).unwrap();
+    let packed = vec![1u8; size.bytes];
+    let run =
+        |packed: &[u8], columns: usize, finish: quantized::Finish<'_>, to: quantized::Output<'_>, offset: usize| {
+            let rows = quantized::MatrixRows::new(&[1; 6], 2, 3);
+            let product = quantized::Product { packed, columns, signed: false, zero: 0, column_zeros: &[], finish };
+            let blocking = quantized::Blocking { kernel, row_block: usize::MAX, column_block: 1 };
+            let place = Place { offset, stride: 2 };
+            quantized::multiply(isa, &pool, &workspace, &blocking, &rows, &product, (to, place));
+        };
+    let sums = quantized::Finish::Sums;
+    run(&packed, 2, sums, quantized::Output::Sums(&mut [0; 4]), 0);
+    refused("short weights", || run(&packed[1..], 2, sums, quantized::Output::Sums(&mut [0; 4]), 0));
+    refused("a short result", || run(&packed, 2, sums, quantized::Output::Sums(&mut [0; 3]), 0));
+    refused("a place that comes round", || run(&packed, 2, sums, quantized::Output::Sums(&mut [0; 4]), usize::MAX));
+    refused("another type", || run(&packed, 2, sums, quantized::Output::Bytes(&mut [0; 4]), 0));
+    let few = quantized::Finish::Floats { bias: None, factor: &[1.0; 3] };
+    refused("factors of other columns", || run(&packed, 2, few, quantized::Output::Floats(&mut [0.0; 4]), 0));
+    refused("columns without end", || run(&packed, usize::MAX, sums, quantized::Output::Sums(&mut [0; 4]), 0));
 }
 
 #[test]

@@ -103,6 +103,23 @@ impl Lowering<'_> {
         Ok(buffer)
     }
 
+    /// A transpose of elements that are not of four bytes: a copy.
+    pub(super) fn transposed_at_once(&mut self, node: &Node, x: ValueId, perm: &[usize]) -> Lowered<bool> {
+        let output = node.outputs[0];
+        let strides = match (self.placed[x.index()].row, self.placed[x.index()].image) {
+            (None, Some(_)) => image_strides(&self.shape(x)?),
+            _ => strides_of(&self.shape(x)?),
+        };
+        let from = match (self.placed[x.index()].row, self.placed[x.index()].image) {
+            (None, Some(image)) => image,
+            _ => self.row(x)?,
+        };
+        let strides: Vec<usize> = perm.iter().map(|&axis| strides[axis]).collect();
+        let buffer = self.copied(output, from, 0, &strides)?;
+        self.placed[output.index()].row = Some(buffer);
+        Ok(true)
+    }
+
     /// A reshape that only splits axes of an image, and a transpose that alone reads it and has channels innermost
     /// again (as detection heads do): the image itself, in strides.
     pub(super) fn split_axes(&mut self, node: &Node) -> Lowered<bool> {

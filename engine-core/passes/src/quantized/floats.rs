@@ -1,6 +1,6 @@
 //! Products of dequantized numbers, as models with QuantizeLinear and DequantizeLinear have them.
 
-use super::{Finish, Joined, is_byte, is_image, is_scale, is_short, known::Known, limits_of, swapped};
+use super::{Finish, Joined, RowZero, is_byte, is_image, is_scale, is_short, known::Known, limits_of, swapped};
 use planforge_graph::ir::{Activation, Binary, ElementType, Op, Quantization, Tensor, ValueId};
 
 /// Integers, and what makes floats of them.
@@ -172,6 +172,6 @@ pub fn join(known: &Known<'_>, at: usize) -> Option<Joined> {
         }
         _ => Finish::Scaled { bias, factor: unit },
     };
-    let zero = if x.zero == 0.0 { None } else { x.zero_value };
-    Some(Joined { conv, x: x.value, w: w.data, x_zero: zero, w_zero: w.zeros, finish, last, parts })
+    let x_zero = x.zero_value.filter(|_| x.zero != 0.0).map_or(RowZero::None, RowZero::Value);
+    Some(Joined { conv, x: x.value, w: w.data, x_zero, w_zero: w.zeros, finish, last, parts })
 }

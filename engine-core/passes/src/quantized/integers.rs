@@ -1,7 +1,7 @@
 //! Products of integers that have their zero points taken away, as QLinearConv, MatMulInteger and their like are read.
 
 use super::{
-    Finish, Joined,
+    Finish, Joined, RowZero,
     floats::quantization,
     is_byte, is_image, is_scale, is_short,
     known::{Known, runs_along},
@@ -32,13 +32,6 @@ fn centred(known: &Known<'_>, id: ValueId) -> Option<Centred> {
     }
 }
 
-/// The zero point of rows as a value of their own type: the one behind a cast, or a new one.
-enum RowZero {
-    None,
-    Value(ValueId),
-    New(Tensor),
-}
-
 fn row_zero(known: &Known<'_>, of: &Centred) -> Option<RowZero> {
     let Some(zero) = of.zero else { return Some(RowZero::None) };
     let element = known.graph.value(of.value).element;
@@ -49,6 +42,51 @@ fn row_zero(known: &Known<'_>, of: &Centred) -> Option<RowZero> {
     let from = cast.input(0).filter(|_| matches!(cast.op, Op::Cast { .. }))?;
     let one = known.shape(from)?.iter().product::<usize>() == 1;
     (one && known.graph.value(from).element == element).then_some(RowZero::Value(from))
+}
+
+/// Weights as bytes, and their zero points.
+struct Stored {
+    data: Tensor,
+    zeros: Vec<f64>,
+}
+
+/// The weights whose columns lie along `axis`: stored as bytes, or as the whole numbers that the importer made of few of
+/// them and their zero points.
+fn stored(known: &Known<'_>, id: ValueId, axis: usize) -> Option<Stored> {
+    if let Some(tensor) = known.graph.constant(id) {
+        return bytes_of(tensor, axis);
+    }
+    let w = centred(known, id)?;
+    let data = known.graph.constant(w.value)?.clone();
+    let zeros = match w.zero {
+        Some(zero) => known.list(zero, data.rank(), axis)?,
+        None => Vec::new(),
+    };
+    Some(Stored { data, zeros })
+}
+
+/// Whole numbers as bytes, with a zero point for each index of an axis where signed bytes do not hold them.
+fn bytes_of(tensor: &Tensor, axis: usize) -> Option<Stored> {
+    let shape = tensor.shape();
+    let columns = *shape.get(axis)?;
+    let inner: usize = shape[axis + 1..].iter().product();
+    let values = tensor.to_f64s();
+    if !values.iter().all(|value| value.fract() == 0.0 && (-255.0..=255.0).contains(value)) {
+        return None;
+    }
+    if values.iter().all(|value| (-128.0..=127.0).contains(value)) {
+        let bytes: Vec<i8> = values.iter().map(|&value| value as i8).collect();
+        return Some(Stored { data: Tensor::from_vec(shape.to_vec(), bytes).ok()?, zeros: Vec::new() });
+    }
+    let column = |at: usize| at / inner.max(1) % columns.max(1);
+    let mut zeros = vec![0f64; columns];
+    for (at, &value) in values.iter().enumerate() {
+        zeros[column(at)] = zeros[column(at)].max(-value);
+    }
+    let moved: Vec<f64> = values.iter().enumerate().map(|(at, &value)| value + zeros[column(at)]).collect();
+    let fits = moved.iter().all(|value| (0.0..=255.0).contains(value));
+    let bytes: Vec<u8> = moved.iter().map(|&value| value as u8).collect();
+    fits.then(|| Tensor::from_vec(shape.to_vec(), bytes).ok()).flatten().map(|data| Stored { data, zeros })
 }
 
 /// Zero points of columns in the type of the weights.
@@ -70,28 +108,26 @@ pub fn join(known: &Known<'_>, at: usize) -> Option<Joined> {
     if !matches!(wide, ElementType::F64 | ElementType::I32) || node.inputs.len() > 2 {
         return None;
     }
-    let (x, w) = (centred(known, node.input(0)?)?, centred(known, node.input(1)?)?);
-    let data = graph.constant(w.value)?.clone();
+    let x = centred(known, node.input(0)?)?;
     let rank = known.shape(output)?.len();
     if matches!(node.op, Op::Conv(_)) && !is_image(rank) {
         return None;
     }
-    let (conv, of_weights, axis, data) = match &node.op {
-        Op::Conv(conv) if conv.epilogue.activation.is_none() => (Some(conv.clone()), 0, 1, data),
+    let (conv, axis, Stored { data, zeros }) = match &node.op {
+        Op::Conv(conv) if conv.epilogue.activation.is_none() => {
+            (Some(conv.clone()), 1, stored(known, node.input(1)?, 0)?)
+        }
         Op::MatMul(product) => {
             let plain = product.epilogue.activation.is_none() && !product.trans_a && product.alpha == 1.0;
-            if !plain || data.rank() != 2 || known.shape(x.value)?.len() < 2 {
+            let matrix = known.shape(node.input(1)?)?.len() == 2;
+            if !plain || !matrix || known.shape(x.value)?.len() < 2 {
                 return None;
             }
+            let Stored { data, zeros } = stored(known, node.input(1)?, usize::from(!product.trans_b))?;
             let data = if product.trans_b { swapped(&data)? } else { data };
-            (None, usize::from(!product.trans_b), rank - 1, data)
+            (None, rank - 1, Stored { data, zeros })
         }
         _ => return None,
-    };
-    let weights_rank = known.shape(w.value)?.len();
-    let zeros = match w.zero {
-        Some(zero) => known.list(zero, weights_rank, of_weights)?,
-        None => Vec::new(),
     };
     let depth: usize = if conv.is_some() { data.shape()[1..].iter().product() } else { data.shape()[0] };
     if !is_short(depth) || data.is_empty() {
@@ -104,26 +140,8 @@ pub fn join(known: &Known<'_>, at: usize) -> Option<Joined> {
     } else {
         sums(known, (at, Vec::new()), (rank, axis, columns))
     };
-    // A new zero point is a constant of the graph, which is not there yet: it is added by whoever replaces the nodes.
-    let x_zero = match row_zero(known, &x)? {
-        RowZero::None => None,
-        RowZero::Value(id) => Some(id),
-        RowZero::New(tensor) => Some(known_zero(known, x.zero?, &tensor)?),
-    };
+    let x_zero = row_zero(known, &x)?;
     Some(Joined { conv, x: x.value, w: data, x_zero, w_zero, finish: ends.finish, last: ends.last, parts: ends.parts })
-}
-
-/// The 8-bit value that a known zero point was cast from.
-fn known_zero(known: &Known<'_>, mut id: ValueId, wanted: &Tensor) -> Option<ValueId> {
-    for _ in 0..4 {
-        let same = known.graph.value(id).element == wanted.element();
-        if same && known.scalar(id) == Some(wanted.to_f64s()[0]) {
-            return Some(id);
-        }
-        let (_, node) = known.producer(id)?;
-        id = node.input(0).filter(|_| matches!(node.op, Op::Cast { .. } | Op::Reshape | Op::Identity))?;
-    }
-    None
 }
 
 /// What follows a product, and where that ends.

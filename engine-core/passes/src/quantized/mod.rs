@@ -55,12 +55,19 @@ struct Joined {
     x: ValueId,
     /// As the operator takes them.
     w: Tensor,
-    x_zero: Option<ValueId>,
+    x_zero: RowZero,
     w_zero: Option<Tensor>,
     finish: Finish,
     /// The node whose place it takes, and those whose work it does.
     last: usize,
     parts: Vec<usize>,
+}
+
+/// The zero point of rows in their own type.
+enum RowZero {
+    None,
+    Value(ValueId),
+    New(Tensor),
 }
 
 /// What becomes of the sums.
@@ -95,6 +102,11 @@ fn replace(graph: &mut Graph, edit: &mut Edit, joined: Joined, changes: &mut Vec
     let name = graph.value(output).name.clone();
     let mut constant = |what: &str, tensor: Tensor| Some(graph.add_constant(format!("{name} ({what})"), tensor));
     let w = constant("weights", joined.w);
+    let x_zero = match joined.x_zero {
+        RowZero::None => None,
+        RowZero::Value(id) => Some(id),
+        RowZero::New(tensor) => constant("zero point", tensor),
+    };
     let w_zero = joined.w_zero.and_then(|zero| constant("zero points", zero));
     let (text, limits, bias, factor) = match joined.finish {
         Finish::Sums => ("i32".to_owned(), None, None, None),
@@ -124,7 +136,7 @@ fn replace(graph: &mut Graph, edit: &mut Edit, joined: Joined, changes: &mut Vec
             .with_sizes("dilations", &conv.dilations)
             .with_sizes("groups", &[conv.groups]);
     }
-    let inputs = vec![Some(joined.x), w, joined.x_zero, w_zero, bias, factor];
+    let inputs = vec![Some(joined.x), w, x_zero, w_zero, bias, factor];
     let op = Op::Named(Box::new(op));
     edit.replace(graph, Replacement { parts: &joined.parts, last: joined.last, op, inputs }, changes);
 }

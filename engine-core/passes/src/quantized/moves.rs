@@ -67,7 +67,7 @@ fn moves(op: &Op) -> bool {
     match op {
         Op::Reshape | Op::Transpose { .. } | Op::Slice { .. } | Op::Expand | Op::Tile | Op::Concat { .. } => true,
         Op::Gather { .. } | Op::DepthToSpace { .. } | Op::SpaceToDepth { .. } => true,
-        Op::Pool(pool) => matches!(pool.kind, PoolKind::Max),
+        Op::Pool(pool) => pool.kind == PoolKind::Max && pool.kernel.len() <= 2,
         _ => false,
     }
 }

@@ -2,6 +2,7 @@
 
 mod doubles;
 mod exported;
+mod joined_integers;
 mod merged_products;
 mod names;
 mod plans;

@@ -103,8 +103,8 @@ pub fn multiply(
     pool.run(tasks, |task, thread| {
         let row = (task % row_tasks) * row_block;
         let column = (task / row_tasks) * column_block;
-        let block =
-            Block { rows: row..(row + row_block).min(count), columns: column..(column + column_block).min(columns) };
+        let rows_of = row..(row + row_block).min(count);
+        let block = Block { rows: rows_of, columns: column..(column + column_block).min(columns), depth };
         workspace.with_bytes(thread, |scratch| {
             // SAFETY: `place.end` and `Finish::check` covered the output; blocks of different tasks are disjoint.
             unsafe { run_block(isa, kernel, size, rows, product, &block, (to, place), scratch) }
@@ -116,6 +116,8 @@ pub fn multiply(
 struct Block {
     rows: std::ops::Range<usize>,
     columns: std::ops::Range<usize>,
+    /// Of every row, asked once: what is safe must not rest on rows that give another one later.
+    depth: usize,
 }
 
 /// Computes one block on this thread.
@@ -134,9 +136,9 @@ unsafe fn run_block(
     (to, place): (SharedOutput, Place),
     scratch: &mut Vec<u8>,
 ) {
-    let (depth, count) = (rows.depth(), block.rows.len());
+    let (depth, count) = (block.depth, block.rows.len());
     let steps = depth.div_ceil(kernel.group);
-    let stride = steps * 4;
+    let stride = steps.checked_mul(4).unwrap_or(usize::MAX);
     let by = flip(product.signed);
     let column_zero = |column: usize| match product.column_zeros {
         [] => 0,
@@ -145,11 +147,14 @@ unsafe fn run_block(
     };
     let has_zeros = product.column_zeros.iter().any(|&zero| zero != 0);
     // Rows as the kernel reads them, one row of bytes, and a sum for each row.
-    let needed = count * stride + depth + count * 4;
+    let copied = count.checked_mul(stride);
+    let needed =
+        copied.zip(count.checked_mul(4)).and_then(|(copied, sums)| copied.checked_add(sums)?.checked_add(depth));
+    let Some((copied, needed)) = copied.zip(needed) else { panic!("the rows are larger than any memory") };
     if scratch.len() < needed {
         scratch.resize(needed, 0);
     }
-    let (packed_rows, rest) = scratch[..needed].split_at_mut(count * stride);
+    let (packed_rows, rest) = scratch[..needed].split_at_mut(copied);
     let (line, row_sums) = rest.split_at_mut(depth);
     for (index, to) in packed_rows.chunks_exact_mut(stride.max(1)).enumerate().take(count) {
         let row = block.rows.start + index;
