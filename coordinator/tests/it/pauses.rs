@@ -92,13 +92,18 @@ async fn a_job_that_another_project_asked_for_too_goes_on() {
 async fn a_pause_ends_by_itself() {
     let blobs = MemBlobs::default();
     let farm = open(Arc::new(MemStore::new()), &blobs).await;
-    let mut agent = Agent::usual(&farm, "a").await;
+    let agent = Agent::usual(&farm, "a").await;
     let short = v1::PauseRequest { for_ms: 300, ..pause("sku", SKU) };
     let made = farm.pause(&Actor::local(), short).await.unwrap().pause.unwrap();
     assert!(made.holds && made.until_ms == made.since_ms + 300, "{made:?}");
     let job = submit(&farm, &blobs, "m", "red").await;
     assert!(why(&farm, &job.id).await.contains("for another 1 min"));
-    assert_eq!(agent.assigned().await.lease.unwrap().job, job.id);
+    until("the job is leased", || async {
+        agent.beat(&[]).await;
+        let state = farm.get_job(&Actor::local(), &job.id).await.unwrap().state();
+        (state == JobState::Leased).then_some(())
+    })
+    .await;
     until("the list is empty", || async { paused(&farm, &Actor::local()).await.is_empty().then_some(()) }).await;
 }
 
