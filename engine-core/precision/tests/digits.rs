@@ -1,5 +1,7 @@
 //! The trained digits, plain and with planted outlier channels: what every method loses of their accuracy.
 
+#![expect(clippy::print_stdout, reason = "what was lost is shown: in CI, and with --no-capture")]
+
 use planforge_identity::npz;
 use planforge_onnx::Model;
 use planforge_precision::{Budget, Kind, Method, Options, Prepared, Reference, Samples, Target, ports, prepare};
