@@ -12,8 +12,7 @@ use planforge_onnx::{
 };
 use planforge_precision::{PrecisionError, Reference, Runner, See, Session};
 use planforge_types::{
-    BuildSpec, Digest, NamedTensors, OptimizationLevel, OptimizationProfile, Toolchain,
-    fingerprint::DiscoveredDevice,
+    BuildSpec, Digest, NamedTensors, OptimizationLevel, OptimizationProfile, Toolchain, fingerprint::DiscoveredDevice,
 };
 use std::collections::BTreeSet;
 use tempfile::TempDir;
@@ -35,7 +34,8 @@ impl Native {
         let (fingerprint, levels) = cpu::detect(&facts);
         let skus: Vec<_> = levels.iter().map(|level| level.sku()).collect();
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        let device = DiscoveredDevice { id: "cpu0".into(), fingerprint, skus, threads, offers: Vec::new(), simulated: false };
+        let device =
+            DiscoveredDevice { id: "cpu0".into(), fingerprint, skus, threads, offers: Vec::new(), simulated: false };
         let toolchain = CpuCompiler.toolchains(&device).pop()?;
         (!device.skus.is_empty()).then_some(Self { device, toolchain })
     }

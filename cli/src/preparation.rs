@@ -48,7 +48,8 @@ pub fn arrays(path: &Path) -> Result<(NamedTensors, Vec<Digest>), Failure> {
     let (mut whole, mut digests) = (NamedTensors::new(), Vec::new());
     for file in &files {
         let (digest, _) = crate::request::models::hash(file)?;
-        digests.push(digest.parse().map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest: {e}")))?);
+        digests
+            .push(digest.parse::<Digest>().map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest: {e}")))?);
         append(&mut whole, npz::read(file)?, file)?;
     }
     Ok((whole, digests))
@@ -95,7 +96,7 @@ pub struct Ready {
 pub fn run(context: &Context<'_>, path: &Path, data: &Data<'_>, options: &Options) -> Result<Ready, Failure> {
     let model = Model::open(path).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
     let (source, _) = crate::request::models::hash(path)?;
-    let source = source.parse().map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest: {e}")))?;
+    let source = source.parse::<Digest>().map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest: {e}")))?;
     let ports = ports(&model);
     let mut digests = Vec::new();
     let mut fitted = |path: Option<&Path>| -> Result<Option<Samples>, Failure> {
@@ -108,9 +109,13 @@ pub fn run(context: &Context<'_>, path: &Path, data: &Data<'_>, options: &Option
     let (samples, judged) = (fitted(data.calibration)?, fitted(data.eval)?);
     let spinner = context.printer.spinner(&format!("preparing {}", path.display()));
     let rows = samples.iter().chain(&judged).map(|samples| samples.rows() as u64).max().unwrap_or(0);
-    let heavy = work(&model, samples.as_ref().or(judged.as_ref())).is_some_and(|macs| macs.saturating_mul(rows) > INTERPRETED_MACS);
+    let heavy = work(&model, samples.as_ref().or(judged.as_ref()))
+        .is_some_and(|macs| macs.saturating_mul(rows) > INTERPRETED_MACS);
     let native = if heavy { Native::here() } else { None };
-    let runner: &dyn Runner = native.as_ref().map_or(&Reference, |native| native as &dyn Runner);
+    let runner: &dyn Runner = match &native {
+        Some(native) => native,
+        None => &Reference,
+    };
     let prepared = prepare(&model, samples.as_ref(), judged.as_ref(), options, runner);
     spinner.clear();
     Ok(Ready { prepared: prepared?, source, data: digests })
@@ -122,7 +127,8 @@ impl Ready {
         crate::plans::make_parent(output)?;
         write::save(output, &self.prepared.proto).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
         let (digest, _) = crate::request::models::hash(output)?;
-        let prepared = digest.parse().map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest: {e}")))?;
+        let prepared =
+            digest.parse::<Digest>().map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest: {e}")))?;
         let data = self.data.clone();
         let document = Written { source: self.source, prepared, data, report: &self.prepared.report };
         let document = serde_json::to_value(&document)
@@ -178,7 +184,9 @@ impl From<PrecisionError> for Failure {
             source = cause.source();
         }
         let code = match &error {
-            PrecisionError::Budget { .. } | PrecisionError::Target { .. } | PrecisionError::Nothing { .. } => ErrorCode::Refused,
+            PrecisionError::Budget { .. } | PrecisionError::Target { .. } | PrecisionError::Nothing { .. } => {
+                ErrorCode::Refused
+            }
             PrecisionError::Import(_) | PrecisionError::Opset { .. } => ErrorCode::Refused,
             _ => ErrorCode::InvalidArgument,
         };

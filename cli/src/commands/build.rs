@@ -1,6 +1,8 @@
 //! `planforge build`: the whole way of a model, from file to measured plan on this machine.
 
 use super::report;
+#[cfg(feature = "local")]
+use crate::preparation::{self, Data};
 use crate::{
     context::Context,
     failure::Failure,
@@ -15,8 +17,6 @@ use crate::{
     signals, tables,
     wait::{self, Patience, Waiting},
 };
-#[cfg(feature = "local")]
-use crate::preparation::{self, Data};
 #[cfg(feature = "local")]
 use planforge_precision::{Kind, Options, Target};
 use planforge_proto::{ErrorCode, v1, view::JobView};

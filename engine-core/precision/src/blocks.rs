@@ -5,11 +5,11 @@
 
 use crate::{
     budget::{Cost, settle},
+    draft::{Draft, Judge, Options, Prepared, layer_report},
     error::PrecisionError,
     layers::{Layer, layers},
     net::{Net, float_bytes, int},
     opset,
-    draft::{Draft, Judge, Options, Prepared, layer_report},
     quantize::{Stored, dequantised, weights},
     target::{Kind, Target},
 };
@@ -52,7 +52,8 @@ pub(crate) fn prepare(mut net: Net, judge: Option<&Judge<'_>>, draft: Draft<'_>)
         return Err(PrecisionError::Nothing { precision: options.kind.name().to_owned(), why });
     }
     let make = |returned: &BTreeSet<usize>| {
-        let chosen: Vec<&Layer> = free.iter().enumerate().filter(|(at, _)| !returned.contains(at)).map(|(_, layer)| *layer).collect();
+        let chosen: Vec<&Layer> =
+            free.iter().enumerate().filter(|(at, _)| !returned.contains(at)).map(|(_, layer)| *layer).collect();
         lowered(&net, &chosen, options, group, packs)
     };
     let costs: Vec<Cost> = free.iter().map(|layer| Cost { saved: layer.weights() as f64 }).collect();
@@ -75,18 +76,23 @@ pub(crate) fn prepare(mut net: Net, judge: Option<&Judge<'_>>, draft: Draft<'_>)
         let harm = at.and_then(|at| settled.as_ref()?.harm.get(at).copied());
         let (precision, why) = match (at, why_not(layer)) {
             (_, Some(why)) => ("fp32", why.to_owned()),
-            (Some(at), None) if returned.contains(&at) => {
-                ("fp32", format!("returned by the budget: alone it makes a relative error of {:.2e}", harm.unwrap_or_default()))
-            }
-            _ => (options.kind.name(), match group.filter(|_| layer.op_type != "Conv") {
-                Some(group) => format!("a scale for every {group} weights"),
-                None => "a scale for every output".to_owned(),
-            }),
+            (Some(at), None) if returned.contains(&at) => (
+                "fp32",
+                format!("returned by the budget: alone it makes a relative error of {:.2e}", harm.unwrap_or_default()),
+            ),
+            _ => (
+                options.kind.name(),
+                match group.filter(|_| layer.op_type != "Conv") {
+                    Some(group) => format!("a scale for every {group} weights"),
+                    None => "a scale for every output".to_owned(),
+                },
+            ),
         };
         layer_report(layer, &made, precision, why, harm)
     });
     let report = report.collect();
-    let measured = judge.zip(settled.as_ref()).map(|(judge, settled)| judge.measured(&settled.reached, settled.evaluations));
+    let measured =
+        judge.zip(settled.as_ref()).map(|(judge, settled)| judge.measured(&settled.reached, settled.evaluations));
     Ok(draft.finish(&before, made, report, measured))
 }
 
@@ -157,17 +163,25 @@ impl Groups {
             let (out, input) = layer.place(flat);
             rows[out * inputs + input] = *value;
         }
-        let mut groups = Self { integers: Vec::with_capacity(values.len()), scales: Vec::new(), outputs, inputs, size, bits };
+        let mut groups =
+            Self { integers: Vec::with_capacity(values.len()), scales: Vec::new(), outputs, inputs, size, bits };
         let most = ((1 << (bits - 1)) - 1) as f32;
         for row in rows.chunks_exact(inputs) {
             for group in row.chunks(size) {
                 let largest = group.iter().fold(0.0_f32, |most, weight| most.max(weight.abs()));
-                let error = |scale: f32| group.iter().map(|weight| ((weight / scale).round_ties_even().clamp(-most, most) * scale - weight).powi(2)).sum::<f32>();
+                let error = |scale: f32| {
+                    group
+                        .iter()
+                        .map(|weight| ((weight / scale).round_ties_even().clamp(-most, most) * scale - weight).powi(2))
+                        .sum::<f32>()
+                };
                 let tried = SHARES.iter().map(|share| largest * share / most).filter(|scale| scale.is_normal());
                 // A group of zeros takes any scale.
                 let scale = tried.min_by(|a, b| error(*a).total_cmp(&error(*b))).unwrap_or(1.0);
                 groups.scales.push(scale);
-                groups.integers.extend(group.iter().map(|weight| (weight / scale).round_ties_even().clamp(-most, most) as i8));
+                groups
+                    .integers
+                    .extend(group.iter().map(|weight| (weight / scale).round_ties_even().clamp(-most, most) as i8));
             }
         }
         groups
@@ -192,7 +206,10 @@ fn blocked(net: &mut Net, layer: &Layer, groups: &Groups, before: &mut Vec<NodeP
     let Groups { outputs, inputs, .. } = *groups;
     let count = groups.count();
     let along_rows = layer.out_axis == 0;
-    let at = |flat: usize| { let (out, input) = layer.place(flat); groups.integers[out * inputs + input] as u8 };
+    let at = |flat: usize| {
+        let (out, input) = layer.place(flat);
+        groups.integers[out * inputs + input] as u8
+    };
     let bytes = bit_packed((0..outputs * inputs).map(at), groups.bits);
     let (dims, scales): (Vec<i64>, Vec<f32>) = match along_rows {
         true => (vec![outputs as i64, count as i64], groups.scales.clone()),
@@ -226,11 +243,18 @@ fn pack(net: &mut Net, layer: &Layer, groups: &Groups) {
     }
     let (count, base) = (groups.count() as i64, &layer.weight);
     let blob = (size * bits as usize / 8) as i64;
-    let integers = net.store(&format!("{base}_quantized"), DataType::Uint8, &[outputs as i64, count, blob], bytes.into());
-    let scale = net.store(&format!("{base}_scale"), DataType::Float, &[outputs as i64 * count], float_bytes(&groups.scales));
+    let integers =
+        net.store(&format!("{base}_quantized"), DataType::Uint8, &[outputs as i64, count, blob], bytes.into());
+    let scale =
+        net.store(&format!("{base}_scale"), DataType::Float, &[outputs as i64 * count], float_bytes(&groups.scales));
     let node = &mut net.graph_mut().node[layer.node];
     node.op_type = "MatMulNBits".to_owned();
     node.domain = "com.microsoft".to_owned();
     node.input = vec![layer.input.clone(), integers, scale];
-    node.attribute = vec![int("K", inputs as i64), int("N", outputs as i64), int("bits", bits.into()), int("block_size", size as i64)];
+    node.attribute = vec![
+        int("K", inputs as i64),
+        int("N", outputs as i64),
+        int("bits", bits.into()),
+        int("block_size", size as i64),
+    ];
 }

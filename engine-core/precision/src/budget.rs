@@ -4,10 +4,7 @@
 //! that its integers make cheaper; where that leaves one that is too much by itself, in the order of harm alone. How many
 //! must is found by halving, as fewer errors are never more harm.
 
-use crate::{
-    error::PrecisionError,
-    run::Agreement,
-};
+use crate::{error::PrecisionError, run::Agreement};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fmt};
 
@@ -172,7 +169,8 @@ mod tests {
         assert_eq!(settled.returned, BTreeSet::from([1, 3]));
         assert!(settled.reached.relative_rms <= 0.05);
         // The same harm weighs less where more is saved.
-        let settled = settle_all(Some(Budget::OutputError(0.12)), &[0.1, 0.1, 0.01, 0.01], &[1e6, 10.0, 1e6, 1e6]).unwrap();
+        let settled =
+            settle_all(Some(Budget::OutputError(0.12)), &[0.1, 0.1, 0.01, 0.01], &[1e6, 10.0, 1e6, 1e6]).unwrap();
         assert_eq!(settled.returned, BTreeSet::from([1]));
         let settled = settle_all(Some(Budget::AccuracyDrop(2.0)), &[0.01, 0.2, 0.01, 0.01], &[1.0; 4]).unwrap();
         assert_eq!(settled.returned, BTreeSet::from([1]));
@@ -180,7 +178,8 @@ mod tests {
 
     #[test]
     fn one_layer_that_is_too_much_returns_whatever_it_saves() {
-        let settled = settle_all(Some(Budget::OutputError(0.05)), &[0.02, 0.5, 0.02, 0.02], &[1.0, 1e9, 1.0, 1.0]).unwrap();
+        let settled =
+            settle_all(Some(Budget::OutputError(0.05)), &[0.02, 0.5, 0.02, 0.02], &[1.0, 1e9, 1.0, 1.0]).unwrap();
         assert_eq!(settled.returned, BTreeSet::from([1]));
     }
 

@@ -30,7 +30,10 @@ pub fn text(version: &str, scales: &BTreeMap<String, f32>) -> Result<String, Pre
         }
         // A name ends at the last colon, so that it may hold some.
         if name.contains('\n') {
-            return Err(PrecisionError::Options(format!("tensor '{}' has a name of several lines, which no cache can hold", name.escape_default())));
+            return Err(PrecisionError::Options(format!(
+                "tensor '{}' has a name of several lines, which no cache can hold",
+                name.escape_default()
+            )));
         }
         text += &format!("{name}: {:08x}\n", scale.to_bits());
     }
@@ -39,7 +42,8 @@ pub fn text(version: &str, scales: &BTreeMap<String, f32>) -> Result<String, Pre
 
 /// `8601` for 8.6.1, `100500` for 10.5.0: as the library's own headers count.
 fn version_number(version: &str) -> Result<u32, PrecisionError> {
-    let parts: Option<Vec<u32>> = version.split('.').take(3).map(|part| part.parse().ok().filter(|part| *part < 100)).collect();
+    let parts: Option<Vec<u32>> =
+        version.split('.').take(3).map(|part| part.parse().ok().filter(|part| *part < 100)).collect();
     let Some([major, minor, rest @ ..]) = parts.as_deref() else {
         return Err(PrecisionError::Options(format!("'{version}' is no TensorRT version, such as 8.6.1 or 10.3.0")));
     };
@@ -72,7 +76,10 @@ mod tests {
     fn scales_are_written_highest_byte_first() {
         // 1/127 lies so in every cache of an input between −1 and 1.
         let scales = BTreeMap::from([("image".to_owned(), 1.0_f32 / 127.0), ("b:0".to_owned(), 0.5)]);
-        assert_eq!(text("10.5.0", &scales).unwrap(), "TRT-100500-EntropyCalibration2\nb:0: 3f000000\nimage: 3c010204\n");
+        assert_eq!(
+            text("10.5.0", &scales).unwrap(),
+            "TRT-100500-EntropyCalibration2\nb:0: 3f000000\nimage: 3c010204\n"
+        );
     }
 
     #[test]

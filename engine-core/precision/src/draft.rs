@@ -39,7 +39,17 @@ pub struct Options {
 impl Options {
     /// The usual way: least squared error, a scale for each output, channels evened out, biases corrected.
     pub fn new(kind: Kind, target: Target) -> Self {
-        Self { kind, target, method: Method::Mse, per_tensor: false, equalize: true, correct_bias: true, budget: None, keep: Vec::new(), group: None }
+        Self {
+            kind,
+            target,
+            method: Method::Mse,
+            per_tensor: false,
+            equalize: true,
+            correct_bias: true,
+            budget: None,
+            keep: Vec::new(),
+            group: None,
+        }
     }
 }
 
@@ -61,7 +71,12 @@ pub(crate) struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub fn of(net: &Net, samples: Option<&Samples>, judged: Option<&Samples>, runner: &'a dyn Runner) -> Result<Option<Self>, PrecisionError> {
+    pub fn of(
+        net: &Net,
+        samples: Option<&Samples>,
+        judged: Option<&Samples>,
+        runner: &'a dyn Runner,
+    ) -> Result<Option<Self>, PrecisionError> {
         let Some(data) = judged.or(samples) else { return Ok(None) };
         // Without labels there is nothing that many rows would say better.
         let whole = data.thinned(if data.labels().is_some() { MOST_ROWS } else { FEW_ROWS });
@@ -104,11 +119,20 @@ pub(crate) struct Draft<'a> {
 
 impl Draft<'_> {
     /// The report and the model, once all is known.
-    pub fn finish(mut self, before: &Net, after: Net, layers: Vec<LayerReport>, measured: Option<Measured>) -> Prepared {
+    pub fn finish(
+        mut self,
+        before: &Net,
+        after: Net,
+        layers: Vec<LayerReport>,
+        measured: Option<Measured>,
+    ) -> Prepared {
         let Options { kind, target, method, budget, .. } = self.options;
         let coverage = Coverage::of(&layers, kind.name());
         if let Some(measured) = measured.as_ref().filter(|measured| measured.relative_rms > 0.5) {
-            let text = format!("the outputs differ by {:.0} % of their size from those of the model as it was", 100.0 * measured.relative_rms);
+            let text = format!(
+                "the outputs differ by {:.0} % of their size from those of the model as it was",
+                100.0 * measured.relative_rms
+            );
             self.findings.push(Finding::new("large-error", text));
         }
         let report = Preparation {
@@ -147,7 +171,8 @@ pub(crate) fn layer_report(layer: &Layer, net: &Net, precision: &str, why: Strin
     // The weights, or the integers that they are dequantised from.
     let read = net.graph().node.iter().find(|node| node.name == layer.name).and_then(|node| node.input.get(1));
     let stored = read.and_then(|name| {
-        let source = net.graph().node.iter().find(|node| node.output.contains(name)).map_or(name, |node| &node.input[0]);
+        let source =
+            net.graph().node.iter().find(|node| node.output.contains(name)).map_or(name, |node| &node.input[0]);
         net.initializer(source)
     });
     LayerReport {
@@ -161,4 +186,3 @@ pub(crate) fn layer_report(layer: &Layer, net: &Net, precision: &str, why: Strin
         harm,
     }
 }
-

@@ -56,11 +56,17 @@ pub fn pairs(net: &Net) -> Vec<Pair> {
         if start != at && fixed.contains(&node.output[0]) {
             continue;
         }
-        let axis_of = |name: &str| net.shape(name).map(|shape| if node.op_type == "Conv" || node.op_type == "BatchNormalization" { 1 } else { shape.len() - 1 });
+        let axis_of = |name: &str| {
+            net.shape(name).map(|shape| {
+                if node.op_type == "Conv" || node.op_type == "BatchNormalization" { 1 } else { shape.len() - 1 }
+            })
+        };
         let value = net.graph().node[start].output[0].clone();
         let Some(axis) = axis_of(&value) else { continue };
         let mut found = Vec::new();
-        if ends(net, &readers, &fixed, &by_node, &layers, &value, axis, channels, &mut found).is_some() && !found.is_empty() {
+        if ends(net, &readers, &fixed, &by_node, &layers, &value, axis, channels, &mut found).is_some()
+            && !found.is_empty()
+        {
             pairs.push(Pair { maker, channels, readers: found });
         }
     }
@@ -71,7 +77,9 @@ fn norm_channels(net: &Net, at: usize) -> Option<usize> {
     let node = &net.graph().node[at];
     let last = match node.op_type.as_str() {
         "BatchNormalization" => node.output.len() == 1,
-        "LayerNormalization" => matches!(int_attribute(node, "axis"), None | Some(-1)) && node.input.len() >= 2 && node.output.len() == 1,
+        "LayerNormalization" => {
+            matches!(int_attribute(node, "axis"), None | Some(-1)) && node.input.len() >= 2 && node.output.len() == 1
+        }
         _ => false,
     };
     let scale = net.floats(node.input.get(1)?)?;
@@ -100,7 +108,11 @@ fn ends(
         if let Some(&index) = by_node.get(&at) {
             let layer = &layers[index];
             let inputs = layer.inputs();
-            if node.input[0] != value || layer.channel_axis != axis || inputs % channels != 0 || node.input[1..].iter().any(|name| name == value) {
+            if node.input[0] != value
+                || layer.channel_axis != axis
+                || inputs % channels != 0
+                || node.input[1..].iter().any(|name| name == value)
+            {
                 return None;
             }
             found.push((index, inputs / channels));
@@ -184,7 +196,10 @@ fn exponents(net: &Net, layers: &[Layer], pair: &Pair, seen: &Observations) -> O
             weights[channel] = weights[channel].max(f64::from(weight.abs()));
         }
     }
-    let wished = values.iter().zip(&weights).map(|(value, weight)| (*value > 0.0 && *weight > 0.0).then(|| (value / weight).log2() / 2.0));
+    let wished = values
+        .iter()
+        .zip(&weights)
+        .map(|(value, weight)| (*value > 0.0 && *weight > 0.0).then(|| (value / weight).log2() / 2.0));
     let wished: Vec<Option<f64>> = wished.collect();
     let mut known: Vec<f64> = wished.iter().flatten().copied().collect();
     known.sort_by(f64::total_cmp);

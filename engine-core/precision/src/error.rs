@@ -66,7 +66,9 @@ pub enum DataError {
     NotFinite { array: String, row: usize, value: f64 },
     #[error("array '{array}' is {value} everywhere: nothing can be calibrated on that")]
     Constant { array: String, value: f64 },
-    #[error("there are no labels (an array 'labels'), and accuracy cannot be measured without them; the data has {found}")]
+    #[error(
+        "there are no labels (an array 'labels'), and accuracy cannot be measured without them; the data has {found}"
+    )]
     NoLabels { found: String },
     #[error("the labels are not one whole number per row, but {found}")]
     Labels { found: String },

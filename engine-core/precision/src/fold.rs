@@ -1,6 +1,9 @@
 //! Puts a batch normalisation into the convolution before it, so that what is quantised is what runs.
 
-use crate::{layers::layers, net::{Net, int_attribute}};
+use crate::{
+    layers::layers,
+    net::{Net, int_attribute},
+};
 
 /// The `epsilon` of a normalisation that names none.
 const EPSILON: f32 = 1e-5;
@@ -31,7 +34,8 @@ fn fold_one(net: &mut Net) -> Option<String> {
         Some((layer, at, parts, epsilon))
     });
     let (layer, at, [scale, shift, mean, variance], epsilon) = found?;
-    let factors: Vec<f32> = scale.iter().zip(&variance).map(|(scale, variance)| scale / (variance + epsilon).sqrt()).collect();
+    let factors: Vec<f32> =
+        scale.iter().zip(&variance).map(|(scale, variance)| scale / (variance + epsilon).sqrt()).collect();
     let weight = net.own(layer.node, 1)?;
     let mut weights = net.floats(&weight)?;
     weights.iter_mut().enumerate().for_each(|(flat, weight)| *weight *= factors[layer.place(flat).0]);

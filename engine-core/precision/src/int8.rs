@@ -55,10 +55,16 @@ pub(crate) fn prepare(
         return Err(PrecisionError::Nothing { precision: options.kind.name().to_owned(), why });
     }
     let seen = observe(net, draft.runner, samples, &watched(net, &layers))?;
-    let how = Int8 { target: options.target, method: options.method, per_tensor: options.per_tensor, correct_bias: options.correct_bias };
+    let how = Int8 {
+        target: options.target,
+        method: options.method,
+        per_tensor: options.per_tensor,
+        correct_bias: options.correct_bias,
+    };
     let free: Vec<&Layer> = layers.iter().filter(|layer| !options.keep.contains(&layer.name)).collect();
     let make = |returned: &BTreeSet<usize>| -> Quantised {
-        let chosen: Vec<&Layer> = free.iter().enumerate().filter(|(at, _)| !returned.contains(at)).map(|(_, layer)| *layer).collect();
+        let chosen: Vec<&Layer> =
+            free.iter().enumerate().filter(|(at, _)| !returned.contains(at)).map(|(_, layer)| *layer).collect();
         quantise(net, &chosen, &seen, how)
     };
     let costs: Vec<Cost> = free.iter().map(|layer| Cost { saved: layer.macs as f64 }).collect();

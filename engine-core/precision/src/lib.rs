@@ -45,8 +45,8 @@ mod target;
 mod typed;
 
 pub use budget::Budget;
-pub use error::{DataError, Finding, PrecisionError};
 pub use draft::{Options, Prepared};
+pub use error::{DataError, Finding, PrecisionError};
 pub use prepare::prepare;
 pub use ranges::Method;
 pub use report::{Coverage, LayerReport, Measured, Preparation};

@@ -150,7 +150,9 @@ impl Net {
         self.graph_mut().initializer.retain(|tensor| read.contains(&tensor.name));
         let stored: BTreeSet<String> = self.graph().initializer.iter().map(|tensor| tensor.name.clone()).collect();
         // Old files list weights among the inputs, too.
-        self.graph_mut().input.retain(|input| read.contains(&input.name) || !input.name.is_empty() && !stored.contains(&input.name));
+        self.graph_mut()
+            .input
+            .retain(|input| read.contains(&input.name) || !input.name.is_empty() && !stored.contains(&input.name));
     }
 
     /// The nodes that read each value, by index.
@@ -195,7 +197,11 @@ impl Net {
         for at in 0..self.graph().node.len() {
             let node = &self.graph().node[at];
             let name = match node.name.is_empty() {
-                true => node.output.iter().find(|name| !name.is_empty()).map_or_else(|| format!("node{at}"), |first| format!("{}:{first}", node.op_type)),
+                true => node
+                    .output
+                    .iter()
+                    .find(|name| !name.is_empty())
+                    .map_or_else(|| format!("node{at}"), |first| format!("{}:{first}", node.op_type)),
                 false => node.name.clone(),
             };
             let name = if taken.contains(&name) { format!("{name}#{at}") } else { name };
@@ -208,7 +214,8 @@ impl Net {
         let graph = self.graph_mut();
         let nodes = std::mem::take(&mut graph.node);
         for node in nodes {
-            let value = node.attribute.iter().find(|attribute| attribute.name == "value").and_then(|value| value.t.as_deref());
+            let value =
+                node.attribute.iter().find(|attribute| attribute.name == "value").and_then(|value| value.t.as_deref());
             match value.filter(|tensor| node.op_type == "Constant" && tensor.data_type == DataType::Float as i32) {
                 Some(tensor) => {
                     let name = node.output[0].clone();

@@ -1,12 +1,6 @@
 //! What values a model's tensors take on data: a histogram of each, and of some their channels apart.
 
-use crate::{
-    error::PrecisionError,
-    net::Net,
-    ranges::Histogram,
-    run::Runner,
-    samples::Samples,
-};
+use crate::{error::PrecisionError, net::Net, ranges::Histogram, run::Runner, samples::Samples};
 use planforge_graph::ir::Tensor;
 use std::collections::BTreeMap;
 

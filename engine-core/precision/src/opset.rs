@@ -25,7 +25,9 @@ pub fn raise(net: &mut Net, to: i64) -> Result<(), PrecisionError> {
     }
     for at in 0..net.graph().node.len() {
         let node = net.graph().node[at].clone();
-        if let Some(inside) = bodies(&node).flat_map(|body| &body.node).find(|inside| changes(&inside.op_type, from, to)) {
+        if let Some(inside) =
+            bodies(&node).flat_map(|body| &body.node).find(|inside| changes(&inside.op_type, from, to))
+        {
             return Err(refuse(format!("'{}' holds a {}, which changed", node.name, inside.op_type)));
         }
         if is_standard(&node.domain) && changes(&node.op_type, from, to) {
@@ -93,7 +95,9 @@ fn raise_node(net: &mut Net, at: usize, node: &NodeProto, from: i64) -> Result<(
 /// Makes an attribute of whole numbers the second input.
 fn to_input(net: &mut Net, at: usize, name: &str) {
     let node = &net.graph().node[at];
-    let Some(values) = node.attribute.iter().find(|attribute| attribute.name == name).map(|of| of.ints.clone()) else { return };
+    let Some(values) = node.attribute.iter().find(|attribute| attribute.name == name).map(|of| of.ints.clone()) else {
+        return;
+    };
     let base = format!("{}_{name}", node.name);
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let stored = net.store(&base, DataType::Int64, &[values.len() as i64], bytes.into());

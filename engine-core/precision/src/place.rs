@@ -100,7 +100,9 @@ fn dense(net: &Net, layers: &[&Layer], places: &mut Places) {
         results.insert(behind_activation(net, &readers, &fixed, &layer.output), layer);
     }
     for (at, node) in net.graph().node.iter().enumerate() {
-        let Some(output) = node.output.first().filter(|_| is_standard(&node.domain) && !chosen.contains(&at)) else { continue };
+        let Some(output) = node.output.first().filter(|_| is_standard(&node.domain) && !chosen.contains(&at)) else {
+            continue;
+        };
         let quantised = |name: &str| places.points.contains_key(name) || results.contains_key(name);
         let op = node.op_type.as_str();
         let behind = behind_activation(net, &readers, &fixed, output);
@@ -109,17 +111,25 @@ fn dense(net: &Net, layers: &[&Layer], places: &mut Places) {
             if !fixed.contains(&behind) {
                 places.add(&behind, None);
             }
-        } else if op == "Concat" && node.input.iter().any(|name| quantised(name)) && node.input.iter().all(|name| net.is_single(name)) {
+        } else if op == "Concat"
+            && node.input.iter().any(|name| quantised(name))
+            && node.input.iter().all(|name| net.is_single(name))
+        {
             node.input.iter().filter(|name| net.initializer(name).is_none()).for_each(|name| places.add(name, None));
             if !fixed.contains(&behind) {
                 places.add(&behind, None);
             }
-        } else if (MOVES.contains(&op) || AVERAGES.contains(&op)) && quantised(&node.input[0]) && net.is_single(output) && node.output.len() == 1 {
-            let goes_on = readers.get(output.as_str()).is_some_and(|all| all.iter().any(|at| continues(net, &chosen, *at)));
+        } else if (MOVES.contains(&op) || AVERAGES.contains(&op))
+            && quantised(&node.input[0])
+            && net.is_single(output)
+            && node.output.len() == 1
+        {
+            let goes_on =
+                readers.get(output.as_str()).is_some_and(|all| all.iter().any(|at| continues(net, &chosen, *at)));
             if goes_on && !fixed.contains(output) {
                 places.add(&node.input[0], None);
                 places.add(output, None);
-                    if MOVES.contains(&op) {
+                if MOVES.contains(&op) {
                     places.share(output, &node.input[0].clone());
                 }
             }
@@ -163,7 +173,9 @@ fn sparse(net: &Net, layers: &[&Layer], places: &mut Places) {
             continue;
         }
         let node = &net.graph().node[at];
-        let alone = |name: &str| outputs.contains(name) && !fixed.contains(name) && readers.get(name).is_some_and(|all| all.len() == 1);
+        let alone = |name: &str| {
+            outputs.contains(name) && !fixed.contains(name) && readers.get(name).is_some_and(|all| all.len() == 1)
+        };
         // With two layers before it, the second takes the sum in; the first is its other branch.
         let other = match [alone(&node.input[0]), alone(&node.input[1])] {
             [_, true] => &node.input[0],

@@ -17,8 +17,15 @@ use planforge_onnx::Model;
 
 /// Operators that say that somebody quantised the model before.
 const QUANTISED: [&str; 9] = [
-    "QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger",
-    "DynamicQuantizeLinear", "MatMulNBits", "QGemm",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "QLinearConv",
+    "QLinearMatMul",
+    "ConvInteger",
+    "MatMulInteger",
+    "DynamicQuantizeLinear",
+    "MatMulNBits",
+    "QGemm",
 ];
 
 /// Prepares a model. `samples` is what it is calibrated on, `judged` what its loss is measured on where that is other data.
@@ -39,7 +46,8 @@ pub fn prepare(
     let original = Net::of(model, profile.as_ref())?;
     let mut findings = samples.map(Samples::findings).unwrap_or_default();
     if let Some(found) = original.graph().node.iter().find(|node| QUANTISED.contains(&node.op_type.as_str())) {
-        let text = format!("the model is quantised already ('{}' is a {}): it is left as it is", found.name, found.op_type);
+        let text =
+            format!("the model is quantised already ('{}' is a {}): it is left as it is", found.name, found.op_type);
         findings.push(Finding::new("already-quantized", text));
         return Ok(untouched(model, &original, samples, options, runner, findings));
     }
@@ -69,7 +77,9 @@ fn check(samples: Option<&Samples>, judged: Option<&Samples>, options: &Options)
         if !most.is_finite() || most < 0.0 {
             return Err(PrecisionError::Options(format!("a budget of {most} allows nothing")));
         }
-        let Some(data) = judged.or(samples) else { return Err(PrecisionError::NoData { precision: "a budget".to_owned() }) };
+        let Some(data) = judged.or(samples) else {
+            return Err(PrecisionError::NoData { precision: "a budget".to_owned() });
+        };
         if matches!(options.budget, Some(Budget::AccuracyDrop(_))) && data.labels().is_none() {
             let found = data.inputs(0).into_keys().collect::<Vec<_>>().join(", ");
             return Err(DataError::NoLabels { found }.into());
@@ -83,12 +93,22 @@ fn check(samples: Option<&Samples>, judged: Option<&Samples>, options: &Options)
     Ok(())
 }
 
-fn untouched(model: &Model, net: &Net, samples: Option<&Samples>, options: &Options, runner: &dyn Runner, findings: Vec<Finding>) -> Prepared {
-    let report = layers(net).iter().map(|layer| layer_report(layer, net, "as it was", "the model is quantised already".to_owned(), None)).collect();
+fn untouched(
+    model: &Model,
+    net: &Net,
+    samples: Option<&Samples>,
+    options: &Options,
+    runner: &dyn Runner,
+    findings: Vec<Finding>,
+) -> Prepared {
+    let report = layers(net)
+        .iter()
+        .map(|layer| layer_report(layer, net, "as it was", "the model is quantised already".to_owned(), None))
+        .collect();
     let draft = Draft { options, runner, samples, findings };
     let mut prepared = draft.finish(net, net.clone(), report, None);
     prepared.report.answers.clear();
-    // Whole, not as this crate would write it.
-    prepared.proto = model.proto.clone();
+    // As it was, and whole: weights in files beside it come along.
+    prepared.proto = if model.files().len() > 1 { net.proto.clone() } else { model.proto.clone() };
     prepared
 }

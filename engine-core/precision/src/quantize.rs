@@ -64,7 +64,10 @@ pub fn weights(layer: &Layer, weights: &[f32], per_tensor: bool) -> (Vec<i8>, Ve
         largest = vec![largest.into_iter().fold(0.0, f32::max)];
     }
     // An output without weights takes any scale; its integers are zero.
-    let scale = |largest: f32| { let scale = largest / 127.0; if scale.is_normal() { scale } else { 1.0 } };
+    let scale = |largest: f32| {
+        let scale = largest / 127.0;
+        if scale.is_normal() { scale } else { 1.0 }
+    };
     let scales: Vec<f32> = largest.into_iter().map(scale).collect();
     let whole = |(flat, weight): (usize, &f32)| {
         let scale = scales[if per_tensor { 0 } else { layer.place(flat).0 }];
@@ -90,7 +93,9 @@ pub fn quantise(net: &Net, layers: &[&Layer], seen: &Observations, how: Int8) ->
             _ if weights.iter().any(|weight| !weight.is_finite()) => "its weights hold numbers that are none",
             None => "what it reads was not observed",
             Some(observed) if observed.histogram.not_finite > 0 => "what it reads is not always a number on the data",
-            Some(observed) if observed.histogram.largest() < f64::from(f32::MIN_POSITIVE) * 256.0 => "what it reads is zero throughout the data: its scale would be 0",
+            Some(observed) if observed.histogram.largest() < f64::from(f32::MIN_POSITIVE) * 256.0 => {
+                "what it reads is zero throughout the data: its scale would be 0"
+            }
             Some(_) => return true,
         };
         refused.insert(layer.name.clone(), why.to_owned());
@@ -110,7 +115,14 @@ pub fn quantise(net: &Net, layers: &[&Layer], seen: &Observations, how: Int8) ->
     Quantised { net: made, refused }
 }
 
-fn quantise_layer(net: &mut Net, layer: &Layer, seen: &Observations, steps: &BTreeMap<String, Step>, how: Int8, before: &mut Vec<NodeProto>) {
+fn quantise_layer(
+    net: &mut Net,
+    layer: &Layer,
+    seen: &Observations,
+    steps: &BTreeMap<String, Step>,
+    how: Int8,
+    before: &mut Vec<NodeProto>,
+) {
     let Some(values) = net.floats(&layer.weight) else { return };
     let (integers, scales) = weights(layer, &values, how.per_tensor);
     let mut bias = layer.bias.as_ref().and_then(|bias| net.floats(&bias.name));
@@ -125,7 +137,9 @@ fn quantise_layer(net: &mut Net, layer: &Layer, seen: &Observations, steps: &BTr
             let error = f64::from(*integer) * f64::from(scale) - f64::from(*weight);
             shift[out] += error * means.get(channel).copied().unwrap_or(0.0);
         }
-        let can_have = bias.is_some() || layer.op_type != "MatMul" && net.graph().node[layer.node].input.get(2).is_none_or(|name| name.is_empty());
+        let can_have = bias.is_some()
+            || layer.op_type != "MatMul"
+                && net.graph().node[layer.node].input.get(2).is_none_or(|name| name.is_empty());
         if can_have {
             let old = bias.unwrap_or_else(|| vec![0.0; layer.outputs()]);
             bias = Some(old.iter().zip(&shift).map(|(bias, shift)| (f64::from(*bias) - shift) as f32).collect());
@@ -144,14 +158,26 @@ fn quantise_layer(net: &mut Net, layer: &Layer, seen: &Observations, steps: &BTr
     let value = match input {
         // As an integer kernel adds it: in steps of the products.
         Some(input) => {
-            let scales: Vec<f32> = (0..bias.len()).map(|out| input.scale * scales[if how.per_tensor { 0 } else { out }]).collect();
-            let whole = |(bias, scale): (&f32, &f32)| (f64::from(*bias) / f64::from(*scale)).round_ties_even().clamp(i32::MIN.into(), i32::MAX.into()) as i32;
+            let scales: Vec<f32> =
+                (0..bias.len()).map(|out| input.scale * scales[if how.per_tensor { 0 } else { out }]).collect();
+            let whole = |(bias, scale): (&f32, &f32)| {
+                (f64::from(*bias) / f64::from(*scale)).round_ties_even().clamp(i32::MIN.into(), i32::MAX.into()) as i32
+            };
             let bytes: Vec<u8> = bias.iter().zip(&scales).flat_map(|pair| whole(pair).to_le_bytes()).collect();
-            let stored = Stored { base: format!("{}_bias", layer.name), data_type: DataType::Int32, dims: vec![bias.len() as i64], bytes: bytes.into() };
+            let stored = Stored {
+                base: format!("{}_bias", layer.name),
+                data_type: DataType::Int32,
+                dims: vec![bias.len() as i64],
+                bytes: bytes.into(),
+            };
             dequantised(net, stored, &scales, Some(0), before)
         }
         None => {
-            let dims = layer.bias.as_ref().and_then(|bias| net.initializer(&bias.name)).map_or_else(|| vec![bias.len() as i64], |old| old.dims.clone());
+            let dims = layer
+                .bias
+                .as_ref()
+                .and_then(|bias| net.initializer(&bias.name))
+                .map_or_else(|| vec![bias.len() as i64], |old| old.dims.clone());
             net.store(&format!("{}_bias", layer.name), DataType::Float, &dims, float_bytes(&bias))
         }
     };
@@ -169,7 +195,13 @@ pub struct Stored {
 }
 
 /// Stores integers with their scales, and gives the value that is dequantised from them by a node put into `before`.
-pub fn dequantised(net: &mut Net, stored: Stored, scales: &[f32], axis: Option<usize>, before: &mut Vec<NodeProto>) -> String {
+pub fn dequantised(
+    net: &mut Net,
+    stored: Stored,
+    scales: &[f32],
+    axis: Option<usize>,
+    before: &mut Vec<NodeProto>,
+) -> String {
     let Stored { base, data_type, dims, bytes } = stored;
     let integers = net.store(&format!("{base}_quantized"), data_type, &dims, bytes);
     let shape: Vec<i64> = axis.map(|_| scales.len() as i64).into_iter().collect();
@@ -208,7 +240,8 @@ fn put_in_place(net: &mut Net, places: &Places, steps: &BTreeMap<String, Step>, 
                 input.clone_from(end);
             }
         }
-        let after: Vec<[NodeProto; 2]> = node.output.iter().filter_map(|output| trips.get(output.as_str()).cloned()).collect();
+        let after: Vec<[NodeProto; 2]> =
+            node.output.iter().filter_map(|output| trips.get(output.as_str()).cloned()).collect();
         nodes.push(node);
         nodes.extend(after.into_iter().flatten());
     }

@@ -55,7 +55,14 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { bins: vec![0; 2 * HALF], limit: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY, count: 0, not_finite: 0 }
+        Self {
+            bins: vec![0; 2 * HALF],
+            limit: 0.0,
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+            count: 0,
+            not_finite: 0,
+        }
     }
 }
 
@@ -146,7 +153,13 @@ impl Histogram {
             let mut error = 0.0;
             for (at, count) in self.bins.iter().enumerate().filter(|(_, count)| **count > 0) {
                 let value = (at as f64 + 0.5 - HALF as f64) * width;
-                let beyond = if value > high { value - high } else if value < low { low - value } else { 0.0 };
+                let beyond = if value > high {
+                    value - high
+                } else if value < low {
+                    low - value
+                } else {
+                    0.0
+                };
                 let within = if beyond > 0.0 { 0.0 } else { step * step / 12.0 };
                 error += *count as f64 * (beyond * beyond + within);
             }

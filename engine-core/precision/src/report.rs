@@ -133,17 +133,37 @@ pub fn answers(before: &Net, after: &Net, kind: Kind, layers: &[LayerReport]) ->
     let float_bytes: u64 = floats.map(|tensor| tensor.raw_data.len() as u64).sum();
     let (was, is) = (total(before), total(after));
     let ideal = was - float_bytes + float_bytes / 32 * bits;
-    let mut text = format!("the stored tensors take {} and not {}: they took {} before", size(is), size(ideal), size(was));
-    let mut wide: Vec<_> = after.graph().initializer.iter().filter(|tensor| tensor.data_type == single && tensor.raw_data.len() as u64 >= NAMED_BYTES).collect();
+    let mut text =
+        format!("the stored tensors take {} and not {}: they took {} before", size(is), size(ideal), size(was));
+    let mut wide: Vec<_> = after
+        .graph()
+        .initializer
+        .iter()
+        .filter(|tensor| tensor.data_type == single && tensor.raw_data.len() as u64 >= NAMED_BYTES)
+        .collect();
     wide.sort_by_key(|tensor| std::cmp::Reverse(tensor.raw_data.len()));
-    let kept: u64 = after.graph().initializer.iter().filter(|tensor| tensor.data_type == single).map(|tensor| tensor.raw_data.len() as u64).sum();
+    let kept: u64 = after
+        .graph()
+        .initializer
+        .iter()
+        .filter(|tensor| tensor.data_type == single)
+        .map(|tensor| tensor.raw_data.len() as u64)
+        .sum();
     text += &format!(", and {} are still single precision", size(kept));
     let mut answers = vec![text];
     for tensor in wide.iter().take(NAMED) {
-        let readers: Vec<&str> = after.graph().node.iter().filter(|node| node.input.contains(&tensor.name)).map(|node| node.name.as_str()).collect();
+        let readers: Vec<&str> = after
+            .graph()
+            .node
+            .iter()
+            .filter(|node| node.input.contains(&tensor.name))
+            .map(|node| node.name.as_str())
+            .collect();
         let layer = layers.iter().find(|layer| readers.contains(&layer.name.as_str()));
         let why = match layer {
-            Some(layer) if layer.precision == "fp32" => format!("'{}' stays single precision: {}", layer.name, layer.why),
+            Some(layer) if layer.precision == "fp32" => {
+                format!("'{}' stays single precision: {}", layer.name, layer.why)
+            }
             _ if tensor.name.ends_with("_scale") => "the scales of what was quantised".to_owned(),
             _ if tensor.name.contains("bias") => "biases are added in single precision".to_owned(),
             _ => match readers.first() {

@@ -93,8 +93,10 @@ fn compute_constants(graph: &mut Graph) {
 impl Session for Interpreted {
     fn run(&mut self, inputs: &NamedTensors, see: &mut See<'_>) -> Result<NamedTensors, PrecisionError> {
         let failed = |message: String| PrecisionError::Run { message };
-        let bound: Result<BTreeMap<String, Tensor>, _> =
-            inputs.iter().map(|(name, tensor)| Tensor::try_from(tensor.clone()).map(|tensor| (name.clone(), tensor))).collect();
+        let bound: Result<BTreeMap<String, Tensor>, _> = inputs
+            .iter()
+            .map(|(name, tensor)| Tensor::try_from(tensor.clone()).map(|tensor| (name.clone(), tensor)))
+            .collect();
         let bound = bound.map_err(|error| failed(error.to_string()))?;
         let outputs = execute_observed(&self.graph, &bound, &mut |id, tensor| {
             if let Some(name) = self.watched.get(&id.index()) {
@@ -103,7 +105,11 @@ impl Session for Interpreted {
             ControlFlow::Continue(())
         });
         let outputs = outputs.map_err(|error| failed(error.to_string()))?;
-        let host = |tensor: Tensor| HostTensor { element: tensor.element(), shape: tensor.shape().to_vec(), bytes: tensor.bytes().to_vec() };
+        let host = |tensor: Tensor| HostTensor {
+            element: tensor.element(),
+            shape: tensor.shape().to_vec(),
+            bytes: tensor.bytes().to_vec(),
+        };
         Ok(outputs.into_iter().map(|(name, tensor)| (name, host(tensor))).collect())
     }
 }
@@ -148,7 +154,9 @@ impl Truth {
         let graph = net.graph();
         let makers = net.makers();
         let compared = graph.output.iter().map(|output| match makers.get(output.name.as_str()) {
-            Some(&at) if matches!(graph.node[at].op_type.as_str(), "Softmax" | "LogSoftmax") => graph.node[at].input[0].clone(),
+            Some(&at) if matches!(graph.node[at].op_type.as_str(), "Softmax" | "LogSoftmax") => {
+                graph.node[at].input[0].clone()
+            }
             _ => output.name.clone(),
         });
         let watched: BTreeSet<String> = compared.filter(|name| net.is_single(name)).collect();

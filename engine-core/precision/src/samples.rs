@@ -81,7 +81,12 @@ impl Samples {
             let rows = array.shape[0];
             match &first {
                 Some((other, known)) if *known != rows => {
-                    return Err(DataError::Rows { array: port.name.clone(), found: rows, other: other.clone(), rows: *known });
+                    return Err(DataError::Rows {
+                        array: port.name.clone(),
+                        found: rows,
+                        other: other.clone(),
+                        rows: *known,
+                    });
                 }
                 _ => first = Some((port.name.clone(), rows)),
             }
@@ -97,7 +102,12 @@ impl Samples {
         if let Some(labels) = &labels
             && labels.len() != rows
         {
-            return Err(DataError::Rows { array: "labels".to_owned(), found: labels.len(), other: fitted[0].0.name.clone(), rows });
+            return Err(DataError::Rows {
+                array: "labels".to_owned(),
+                found: labels.len(),
+                other: fitted[0].0.name.clone(),
+                rows,
+            });
         }
         let samples = Self { arrays: fitted, labels, rows, batch: batch.unwrap_or(1).max(1) };
         samples.check_numbers()?;
@@ -113,7 +123,9 @@ impl Samples {
                 return Err(DataError::NotFinite { array: port.name.clone(), row: at / row.max(1), value: values[at] });
             }
             match values.iter().all(|value| *value == values[0]) {
-                true => constant = constant.or(Some(DataError::Constant { array: port.name.clone(), value: values[0] })),
+                true => {
+                    constant = constant.or(Some(DataError::Constant { array: port.name.clone(), value: values[0] }))
+                }
                 false => return Ok(()),
             }
         }
@@ -124,7 +136,8 @@ impl Samples {
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         if self.rows < FEW_SAMPLES {
-            let text = format!("{} samples are few: ranges from fewer than {FEW_SAMPLES} are left to chance", self.rows);
+            let text =
+                format!("{} samples are few: ranges from fewer than {FEW_SAMPLES} are left to chance", self.rows);
             findings.push(Finding::new("few-samples", text));
         }
         if let Some(labels) = &self.labels {
@@ -143,7 +156,8 @@ impl Samples {
             rows.sort_unstable();
             let most = rows.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap_or(0);
             if is_float(port.element) && self.rows > 1 && most as f64 > ONE_SIDED * self.rows as f64 {
-                let text = format!("the data is one-sided: {most} of {} rows of '{}' are the same", self.rows, port.name);
+                let text =
+                    format!("the data is one-sided: {most} of {} rows of '{}' are the same", self.rows, port.name);
                 findings.push(Finding::new("one-sided-data", text));
             }
         }
@@ -263,7 +277,10 @@ fn fit_array(port: &Port, array: HostTensor, row: &[Option<u64>]) -> Result<Host
         expected: format!("[{}]", Port { shape: row.to_vec(), ..port.clone() }.sizes()),
     };
     let (rows, given) = array.shape.split_first().ok_or_else(|| wrong(&array))?;
-    let matches = |sizes: &[usize]| sizes.len() == row.len() && sizes.iter().zip(row).all(|(size, declared)| declared.is_none_or(|declared| declared == *size as u64));
+    let matches = |sizes: &[usize]| {
+        sizes.len() == row.len()
+            && sizes.iter().zip(row).all(|(size, declared)| declared.is_none_or(|declared| declared == *size as u64))
+    };
     let fixed: Option<Vec<usize>> = row.iter().map(|size| size.map(|size| size as usize)).collect();
     let significant = |sizes: &[usize]| sizes.iter().copied().filter(|size| *size != 1).collect::<Vec<_>>();
     let sizes = match fixed {

@@ -5,13 +5,13 @@
 
 use crate::{
     budget::{Cost, settle},
+    draft::{Draft, Judge, Prepared},
     error::{Finding, PrecisionError},
     fold,
     layers::layers,
     net::{Net, bodies, floats, int, is_standard, node},
     observe::{Observations, observe},
     opset,
-    draft::{Draft, Judge, Prepared},
     report::LayerReport,
     samples::Samples,
     target::Kind,
@@ -22,15 +22,66 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Operators that compute well in sixteen bits.
 const COMPUTES: [&str; 38] = [
-    "Abs", "Add", "AveragePool", "Ceil", "Clip", "Conv", "ConvTranspose", "Cos", "Div", "Elu", "Erf", "Floor", "Gelu",
-    "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "LeakyRelu", "MatMul", "Max", "Min", "Mish",
-    "Mul", "Neg", "PRelu", "ReduceMax", "ReduceMin", "Relu", "Resize", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
-    "Softsign", "Sub", "Tanh",
+    "Abs",
+    "Add",
+    "AveragePool",
+    "Ceil",
+    "Clip",
+    "Conv",
+    "ConvTranspose",
+    "Cos",
+    "Div",
+    "Elu",
+    "Erf",
+    "Floor",
+    "Gelu",
+    "Gemm",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "MatMul",
+    "Max",
+    "Min",
+    "Mish",
+    "Mul",
+    "Neg",
+    "PRelu",
+    "ReduceMax",
+    "ReduceMin",
+    "Relu",
+    "Resize",
+    "Selu",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Softplus",
+    "Softsign",
+    "Sub",
+    "Tanh",
 ];
 /// Operators that move numbers: they follow what they are given.
 const MOVES: [&str; 19] = [
-    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "MaxPool", "Pad",
-    "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
+    "Concat",
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Identity",
+    "MaxPool",
+    "Pad",
+    "Reshape",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+    "Where",
 ];
 
 /// The largest number of fp16.
@@ -49,20 +100,28 @@ struct Choice {
     why: String,
 }
 
-pub(crate) fn prepare(mut net: Net, samples: Option<&Samples>, judge: Option<&Judge<'_>>, mut draft: Draft<'_>) -> Result<Prepared, PrecisionError> {
+pub(crate) fn prepare(
+    mut net: Net,
+    samples: Option<&Samples>,
+    judge: Option<&Judge<'_>>,
+    mut draft: Draft<'_>,
+) -> Result<Prepared, PrecisionError> {
     let options = draft.options;
     let before = net.clone();
     let folded = fold::batch_norms(&mut net);
     if options.kind == Kind::Bf16
         && let Err(error) = opset::raise(&mut net, 22)
     {
-        let text = format!("{error}: some of its operators know no bf16 by that opset's letter, and strict readers refuse them");
+        let text = format!(
+            "{error}: some of its operators know no bf16 by that opset's letter, and strict readers refuse them"
+        );
         draft.findings.push(Finding::new("opset-kept", text));
     }
     let seen = match samples {
         Some(samples) => {
             let graph = net.graph();
-            let values = graph.input.iter().map(|input| &input.name).chain(graph.node.iter().flat_map(|node| &node.output));
+            let values =
+                graph.input.iter().map(|input| &input.name).chain(graph.node.iter().flat_map(|node| &node.output));
             let wanted = values.filter(|name| net.is_single(name)).map(|name| (name.clone(), None)).collect();
             Some(observe(&net, draft.runner, samples, &wanted)?)
         }
@@ -72,8 +131,10 @@ pub(crate) fn prepare(mut net: Net, samples: Option<&Samples>, judge: Option<&Ju
         let text = "no data was given: whether values go beyond what fp16 holds was not looked at".to_owned();
         draft.findings.push(Finding::new("overflow-unknown", text));
     }
-    let choices: Vec<Option<Choice>> = (0..net.graph().node.len()).map(|at| choose(&net, at, seen.as_ref(), options)).collect();
-    let units: Vec<usize> = (0..choices.len()).filter(|at| choices[*at].as_ref().is_some_and(|choice| choice.low)).collect();
+    let choices: Vec<Option<Choice>> =
+        (0..net.graph().node.len()).map(|at| choose(&net, at, seen.as_ref(), options)).collect();
+    let units: Vec<usize> =
+        (0..choices.len()).filter(|at| choices[*at].as_ref().is_some_and(|choice| choice.low)).collect();
     if units.is_empty() {
         let why = "every operator is computed in single precision, by rule or by its values".to_owned();
         return Err(PrecisionError::Nothing { precision: options.kind.name().to_owned(), why });
@@ -82,7 +143,8 @@ pub(crate) fn prepare(mut net: Net, samples: Option<&Samples>, judge: Option<&Ju
         let low = units.iter().enumerate().filter(|(at, _)| !returned.contains(at)).map(|(_, node)| *node).collect();
         typed(&net, low, options.kind)
     };
-    let macs: BTreeMap<usize, (u64, u64)> = layers(&net).into_iter().map(|layer| (layer.node, (layer.macs, layer.weights() as u64))).collect();
+    let macs: BTreeMap<usize, (u64, u64)> =
+        layers(&net).into_iter().map(|layer| (layer.node, (layer.macs, layer.weights() as u64))).collect();
     let of = |at: usize| macs.get(&at).copied().unwrap_or_default();
     let costs: Vec<Cost> = units.iter().map(|at| Cost { saved: of(*at).0 as f64 }).collect();
     let names: Vec<&str> = units.iter().map(|at| net.graph().node[*at].name.as_str()).collect();
@@ -108,7 +170,9 @@ pub(crate) fn prepare(mut net: Net, samples: Option<&Samples>, judge: Option<&Ju
         let low = choice.low && !back;
         let node = &net.graph().node[at];
         let why = match back {
-            true => format!("returned by the budget: alone it makes a relative error of {:.2e}", harm.unwrap_or_default()),
+            true => {
+                format!("returned by the budget: alone it makes a relative error of {:.2e}", harm.unwrap_or_default())
+            }
             false => choice.why.clone(),
         };
         report.push(LayerReport {
@@ -122,7 +186,8 @@ pub(crate) fn prepare(mut net: Net, samples: Option<&Samples>, judge: Option<&Ju
             harm,
         });
     }
-    let measured = judge.zip(settled.as_ref()).map(|(judge, settled)| judge.measured(&settled.reached, settled.evaluations));
+    let measured =
+        judge.zip(settled.as_ref()).map(|(judge, settled)| judge.measured(&settled.reached, settled.evaluations));
     let mut prepared = draft.finish(&before, made, report, measured);
     prepared.report.folded = folded;
     Ok(prepared)
@@ -157,7 +222,10 @@ fn choose(net: &Net, at: usize, seen: Option<&Observations>, options: &crate::dr
         }
     }
     let Some(seen) = seen else {
-        return Some(Choice { low: true, why: "nothing says that its values go beyond fp16; no data was looked at".to_owned() });
+        return Some(Choice {
+            low: true,
+            why: "nothing says that its values go beyond fp16; no data was looked at".to_owned(),
+        });
     };
     let mut largest = 0.0_f64;
     for name in node.input.iter().chain(&node.output) {
@@ -175,7 +243,13 @@ fn choose(net: &Net, at: usize, seen: Option<&Observations>, options: &crate::dr
 fn typed(net: &Net, low: BTreeSet<usize>, kind: Kind) -> Net {
     let mut made = net.clone();
     let fixed = net.fixed_names();
-    let mut typing = Typing { kind, low_names: BTreeMap::new(), single_names: BTreeMap::new(), made_low: BTreeSet::new(), nodes: Vec::new() };
+    let mut typing = Typing {
+        kind,
+        low_names: BTreeMap::new(),
+        single_names: BTreeMap::new(),
+        made_low: BTreeSet::new(),
+        nodes: Vec::new(),
+    };
     let graph_nodes = std::mem::take(&mut made.graph_mut().node);
     for (at, mut node) in graph_nodes.into_iter().enumerate() {
         let first = node.input.iter().find(|name| net.is_single(name) && net.initializer(name).is_none());
@@ -183,7 +257,10 @@ fn typed(net: &Net, low: BTreeSet<usize>, kind: Kind) -> Net {
         let moves = MOVES.contains(&node.op_type.as_str()) && is_standard(&node.domain);
         let is_low = low.contains(&at) || moves && first.is_some_and(|first| typing.is_low(first));
         for (position, input) in node.input.iter_mut().enumerate() {
-            if input.is_empty() || !net.is_single(input) && net.initializer(input).is_none_or(|of| of.data_type != DataType::Float as i32) {
+            if input.is_empty()
+                || !net.is_single(input)
+                    && net.initializer(input).is_none_or(|of| of.data_type != DataType::Float as i32)
+            {
                 continue;
             }
             // Sizes and regions of a resize are single precision in any type.

@@ -1,5 +1,7 @@
 //! The trained digits, plain and with planted outlier channels: what every method loses of their accuracy.
 
+#![expect(clippy::print_stdout, reason = "what was lost is shown: in CI, and with --no-capture")]
+
 use planforge_identity::npz;
 use planforge_onnx::Model;
 use planforge_precision::{Budget, Kind, Method, Options, Prepared, Reference, Samples, Target, ports, prepare};
@@ -26,19 +28,23 @@ fn planted(factor: f32) -> Model {
     let mut scale = |name: &str, factor: &dyn Fn(usize, &[i64]) -> f32| {
         let tensor = graph.initializer.iter_mut().find(|tensor| tensor.name == name).unwrap();
         let dims = tensor.dims.clone();
-        let values = tensor.raw_data.chunks_exact(4).enumerate().flat_map(|(at, four)| {
-            (f32::from_le_bytes(four.try_into().unwrap()) * factor(at, &dims)).to_le_bytes()
-        });
+        let values =
+            tensor.raw_data.chunks_exact(4).enumerate().flat_map(|(at, four)| {
+                (f32::from_le_bytes(four.try_into().unwrap()) * factor(at, &dims)).to_le_bytes()
+            });
         tensor.raw_data = values.collect::<Vec<u8>>().into();
     };
-    for (layer, reader, channels) in [("conv1", "conv2", &[3, 11][..]), ("conv2", "fc1", &[5, 20]), ("fc1", "fc2", &[7])] {
+    for (layer, reader, channels) in
+        [("conv1", "conv2", &[3, 11][..]), ("conv2", "fc1", &[5, 20]), ("fc1", "fc2", &[7])]
+    {
         let larger = |large: bool| if large { factor } else { 1.0 };
         scale(&format!("{layer}.bias"), &|at, dims| {
             assert_eq!(dims.len(), 1);
             larger(channels.contains(&at))
         });
         let plain = plain();
-        let outputs = plain.graph().initializer.iter().find(|t| t.name == format!("{layer}.bias")).unwrap().dims[0] as usize;
+        let outputs =
+            plain.graph().initializer.iter().find(|t| t.name == format!("{layer}.bias")).unwrap().dims[0] as usize;
         scale(&format!("{layer}.weight"), &|at, dims| {
             let row: i64 = dims[1..].iter().product();
             larger(channels.contains(&(at / row as usize)))
@@ -118,7 +124,9 @@ fn every_method_keeps_the_plain_model() {
 #[test]
 fn typed_and_weight_only_models_are_near() {
     for model in [plain(), planted(MILD)] {
-        for (kind, most) in [(Kind::Fp16, 0.01), (Kind::Bf16, 0.03), (Kind::Int8Weights, 0.05), (Kind::Int4Weights, 0.2)] {
+        for (kind, most) in
+            [(Kind::Fp16, 0.01), (Kind::Bf16, 0.03), (Kind::Int8Weights, 0.05), (Kind::Int4Weights, 0.2)]
+        {
             let prepared = made(&model, &Options::new(kind, Target::Any));
             let measured = prepared.report.measured.clone().unwrap();
             println!("{}: {:.2} points, relative rms {:.5}", kind.name(), lost(&prepared), measured.relative_rms);

@@ -69,7 +69,8 @@ fn network(steps: &[Step], seed: u64) -> Model {
                 model = model.node(op, &[&format!("c{at}")], &next, vec![]);
             }
             Step::Norm => {
-                let parts: Vec<String> = ["scale", "shift", "mean", "variance"].map(|part| format!("{part}{at}")).to_vec();
+                let parts: Vec<String> =
+                    ["scale", "shift", "mean", "variance"].map(|part| format!("{part}{at}")).to_vec();
                 let scale: Vec<f32> = draw.many(CHANNELS, 0.5).iter().map(|scale| 1.0 + scale).collect();
                 let variance: Vec<f32> = draw.many(CHANNELS, 0.5).iter().map(|scale| 1.0 + scale).collect();
                 model = model
@@ -77,7 +78,12 @@ fn network(steps: &[Step], seed: u64) -> Model {
                     .floats(&parts[1], &[CHANNELS], &draw.many(CHANNELS, 0.3))
                     .floats(&parts[2], &[CHANNELS], &draw.many(CHANNELS, 0.3))
                     .floats(&parts[3], &[CHANNELS], &variance)
-                    .node("BatchNormalization", &[&value, &parts[0], &parts[1], &parts[2], &parts[3]], &next, vec![float("epsilon", 1e-5)]);
+                    .node(
+                        "BatchNormalization",
+                        &[&value, &parts[0], &parts[1], &parts[2], &parts[3]],
+                        &next,
+                        vec![float("epsilon", 1e-5)],
+                    );
             }
             Step::Sum if value == before => continue,
             Step::Sum => model = model.node("Add", &[&value, &before], &next, vec![]),

@@ -2,7 +2,9 @@
 
 use planforge_import::testing::{TestModel, int, numbers};
 use planforge_onnx::Model;
-use planforge_precision::{Budget, DataError, Kind, Options, PrecisionError, Reference, Samples, Target, ports, prepare};
+use planforge_precision::{
+    Budget, DataError, Kind, Options, PrecisionError, Reference, Samples, Target, ports, prepare,
+};
 use planforge_types::{ElementType, HostTensor, NamedTensors};
 use std::error::Error as _;
 

@@ -1,7 +1,14 @@
 //! Models of other number types: prepared, built from their data, evaluated, refused; nothing is half-written.
 
-use crate::{farm::json, support::{World, transcript}};
-use std::{fs, path::{Path, PathBuf}, process::Output};
+use crate::{
+    farm::json,
+    support::{World, transcript},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Output,
+};
 
 fn example(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits").join(file)
@@ -36,8 +43,19 @@ fn refused(world: &World, args: &[&str]) -> (Option<i32>, String) {
 fn a_model_is_prepared_with_its_report_and_a_cache() {
     let world = world();
     let args = [
-        "prepare", "digits.onnx", "--precision", "int8", "--calibration", "digits-test.npz", "-o", "out/digits.int8.onnx",
-        "--cache", "digits.cache", "--tensorrt-version", "10.3.0", "--json",
+        "prepare",
+        "digits.onnx",
+        "--precision",
+        "int8",
+        "--calibration",
+        "digits-test.npz",
+        "-o",
+        "out/digits.int8.onnx",
+        "--cache",
+        "digits.cache",
+        "--tensorrt-version",
+        "10.3.0",
+        "--json",
     ];
     let told = json(&succeeded(&world, &args));
     let report: serde_json::Value =
@@ -52,7 +70,19 @@ fn a_model_is_prepared_with_its_report_and_a_cache() {
     // Pixels lie between 0 and 1, and the reader's version is counted as the library does.
     assert!(cache.starts_with("TRT-100300-EntropyCalibration2\n") && cache.contains("\nimage: 3c0"), "{cache}");
     // What is prepared is left as it is when it is prepared again.
-    let again = succeeded(&world, &["prepare", "out/digits.int8.onnx", "--precision", "int8", "--calibration", "digits-test.npz", "-o", "again.onnx"]);
+    let again = succeeded(
+        &world,
+        &[
+            "prepare",
+            "out/digits.int8.onnx",
+            "--precision",
+            "int8",
+            "--calibration",
+            "digits-test.npz",
+            "-o",
+            "again.onnx",
+        ],
+    );
     assert!(String::from_utf8_lossy(&again.stderr).contains("quantised already"));
     assert_eq!(fs::read(world.path("again.onnx")).unwrap(), fs::read(world.path("out/digits.int8.onnx")).unwrap());
 }
@@ -63,7 +93,19 @@ fn a_build_prepares_first_and_its_plan_is_evaluated_and_gated() {
     fs::create_dir(world.path("plans")).unwrap();
     let built = json(&succeeded(
         &world,
-        &["build", "digits.onnx", "--precision", "int8", "--calibration", "digits-test.npz", "--toolchain", "native", "-o", "plans", "--json"],
+        &[
+            "build",
+            "digits.onnx",
+            "--precision",
+            "int8",
+            "--calibration",
+            "digits-test.npz",
+            "--toolchain",
+            "native",
+            "-o",
+            "plans",
+            "--json",
+        ],
     ));
     assert!(built["jobs"].is_array() || built["engines"].is_array() || built.is_object(), "{built:#}");
     let names = |folder: &str, extension: &str| -> Vec<PathBuf> {
@@ -73,7 +115,24 @@ fn a_build_prepares_first_and_its_plan_is_evaluated_and_gated() {
     assert!(world.path("plans/digits.int8.onnx").exists() && world.path("plans/digits.int8.preparation.json").exists());
     let plans = names("plans", "plan");
     let plan = plans.first().expect("a plan").to_str().unwrap();
-    let evaluated = json(&succeeded(&world, &["eval", plan, "--data", "digits-test.npz", "--metric", "topk", "--k", "3", "--min-top1", "0.98", "-o", "eval.json", "--json"]));
+    let evaluated = json(&succeeded(
+        &world,
+        &[
+            "eval",
+            plan,
+            "--data",
+            "digits-test.npz",
+            "--metric",
+            "topk",
+            "--k",
+            "3",
+            "--min-top1",
+            "0.98",
+            "-o",
+            "eval.json",
+            "--json",
+        ],
+    ));
     assert_eq!((&evaluated["rows"], &evaluated["passed"]), (&serde_json::json!(450), &serde_json::json!(true)));
     assert!(evaluated["topk"].as_f64() >= evaluated["top1"].as_f64());
     assert_eq!(evaluated["plan_digest"].as_str().unwrap().len(), 64);
@@ -102,8 +161,10 @@ fn what_cannot_be_prepared_is_said_and_nothing_is_written() {
     assert!(code == Some(2) && said.contains("reads no calibration cache"), "{code:?} {said}");
     let (code, said) = refused(&world, &with(&["--precision", "bf16", "--target", "onnxruntime"]));
     assert!(code == Some(6) && said.contains("the target onnxruntime has no bf16"), "{code:?} {said}");
-    let (code, said) = refused(&world, &["submit", "digits.onnx", "--precision", "int8", "--calibration", "digits-test.npz"]);
+    let (code, said) =
+        refused(&world, &["submit", "digits.onnx", "--precision", "int8", "--calibration", "digits-test.npz"]);
     assert!(code == Some(2) && said.contains("planforge prepare calibrates a model on it"), "{code:?} {said}");
-    let (code, said) = refused(&world, &["build", "digits.onnx", "--precision", "fp32", "--calibration", "digits-test.npz"]);
+    let (code, said) =
+        refused(&world, &["build", "digits.onnx", "--precision", "fp32", "--calibration", "digits-test.npz"]);
     assert!(code == Some(2) && said.contains("data to calibrate on is for one of"), "{code:?} {said}");
 }
