@@ -27,6 +27,8 @@ fn every_command_has_its_help() {
         ("token", ["create", "list", "revoke"].as_slice()),
         ("caches", &["list", "drop"]),
         ("plugins", &["list", "allow", "forbid"]),
+        ("pause", &["list", "sku", "project", "agent"]),
+        ("resume", &["sku", "project", "agent"]),
     ];
     for (command, actions) in actions {
         for action in actions {
