@@ -138,7 +138,7 @@ unsafe fn run_block(
 ) {
     let (depth, count) = (block.depth, block.rows.len());
     let steps = depth.div_ceil(kernel.group);
-    let stride = steps.checked_mul(4).unwrap_or(usize::MAX);
+    let stride = steps.saturating_mul(4);
     let by = flip(product.signed);
     let column_zero = |column: usize| match product.column_zeros {
         [] => 0,
