@@ -342,7 +342,8 @@ impl Coordinator {
             }
             Some(postgres) => {
                 let bound = bound()?;
-                let (farm, blobs, secret) = lead(&config, postgres, &place, farm_config, &bound, tls.as_deref()).await?;
+                let (farm, blobs, secret) =
+                    lead(&config, postgres, &place, farm_config, &bound, tls.as_deref()).await?;
                 write_first_token(&farm, data_dir).await?;
                 (farm, blobs, bound, Some(secret))
             }
