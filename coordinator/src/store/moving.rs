@@ -20,7 +20,7 @@ use sqlx::{
 use std::path::Path;
 
 /// Everything but who leads, which farm it is, and what was migrated.
-const TABLES: [&str; 29] = [
+const TABLES: [&str; 30] = [
     "jobs",
     "job_projects",
     "job_tags",
