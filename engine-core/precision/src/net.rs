@@ -147,12 +147,13 @@ impl Net {
         let graph = self.graph();
         let mut read: BTreeSet<String> = graph.output.iter().map(|output| output.name.clone()).collect();
         read_names(graph, &mut read);
-        self.graph_mut().initializer.retain(|tensor| read.contains(&tensor.name));
-        let stored: BTreeSet<String> = self.graph().initializer.iter().map(|tensor| tensor.name.clone()).collect();
+        let unread = |tensor: &&TensorProto| !read.contains(&tensor.name);
+        let gone: BTreeSet<String> =
+            graph.initializer.iter().filter(unread).map(|tensor| tensor.name.clone()).collect();
+        let graph = self.graph_mut();
+        graph.initializer.retain(|tensor| !gone.contains(&tensor.name));
         // Old files list weights among the inputs, too.
-        self.graph_mut()
-            .input
-            .retain(|input| read.contains(&input.name) || !input.name.is_empty() && !stored.contains(&input.name));
+        graph.input.retain(|input| !gone.contains(&input.name));
     }
 
     /// The nodes that read each value, by index.

@@ -208,3 +208,16 @@ fn int4_groups_are_packed_for_who_runs_them() {
     };
     assert!((error(Target::Any) - error(Target::OnnxRuntime)).abs() < 1e-6);
 }
+
+#[test]
+fn weights_that_are_listed_among_the_inputs_go_with_their_tensors() {
+    let mut listed = model();
+    let weight = planforge_import::testing::value_info("a", 1, Vec::new());
+    listed.graph().input.push(weight);
+    let model = listed.model();
+    let samples = fit(&model, &[("x", rows(20))]).unwrap();
+    let prepared = prepare(&model, Some(&samples), None, &Options::new(Kind::Int8, Target::Any), &Reference).unwrap();
+    let inputs: Vec<&str> =
+        prepared.proto.graph.as_ref().unwrap().input.iter().map(|input| input.name.as_str()).collect();
+    assert_eq!(inputs, ["x"]);
+}
