@@ -213,6 +213,14 @@ fn a_standby_passes_on_what_it_is_asked_and_takes_over_after_a_kill() {
     let ready = said(&curl(&format!("{}/readyz", second.url)));
     assert_eq!(ready, format!("forwards to {}\n\n200", first.url));
     assert!(fleet.tokens(&second.url).contains(&"before".to_owned()), "asked by the way of the standby");
+    // What is paused by the one way is seen by the other.
+    let asked = ["pause", "project", "nightly", "--for", "2h", "--reason", "moves", "--json"];
+    let made = fleet.json(&second.url, &asked);
+    assert_eq!((&made["pause"]["name"], &made["pause"]["holds"]), (&"nightly".into(), &true.into()), "{made}");
+    let listed = fleet.json(&first.url, &["pause", "list", "--json"]);
+    assert_eq!(listed["pauses"], serde_json::json!([made["pause"]]));
+    fleet.json(&first.url, &["resume", "project", "nightly", "--json"]);
+    assert_eq!(fleet.json(&second.url, &["pause", "list", "--json"])["pauses"], serde_json::json!([]));
     // The owner of the standby's folder needs no token there; whoever else shows none, or a wrong one, stays out.
     let mut own = process::command(&fleet.home("user"));
     own.args(["--data"]).arg(fleet.data("second")).args(["token", "list", "--json"]);
@@ -421,6 +429,13 @@ fn folders_and_stores_that_do_not_belong_together_are_refused() {
     assert!(begun.wait().success());
     let words = refused(&other, &fleet.data("other"), &["--blobs", &blobs]);
     assert!(words.contains("is of the farm"), "{words}");
+    for address in ["farm:7400", "http://farm/behind", "ftp://farm"] {
+        let words = refused(&fleet.store, &fleet.data("first"), &["--blobs", &blobs, "--advertise", address]);
+        assert!(words.contains("--advertise") && words.contains("is none of http://HOST:PORT"), "{words}");
+    }
+    let missing = fleet.folder.path().join("nobody.pem").display().to_string();
+    let words = refused(&fleet.store, &fleet.data("first"), &["--blobs", &blobs, "--peers-ca", &missing]);
+    assert!(words.contains("nobody.pem"), "{words}");
     let words = refused("", &fleet.data("third"), &["--store", "postgres://me:secret@localhost/farm"]);
     assert!(words.contains("--store holds a password") && !words.contains("secret@"), "{words}");
 }
