@@ -1,23 +1,17 @@
 //! The blob folder by itself: what is visible, what is not, and what survives.
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
-use planforge_blobs::{
-    Begun, BlobError, How, LocalBlobs, LocalBlobsOptions, Room, ScrubOptions, UploadStatus, blob_path, check_blob,
-    copy_blob,
-};
+use futures::TryStreamExt;
+use planforge_blobs::{BlobError, How, LocalBlobs, LocalBlobsOptions, ScrubOptions, check_blob, copy_blob};
 use planforge_types::Digest;
 use std::{
     fs,
     io::{Seek, SeekFrom, Write},
     path::Path,
-    sync::Arc,
     time::Duration,
 };
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
-
-type Piece = Result<Bytes, String>;
 
 fn open(folder: &TempDir) -> LocalBlobs {
     LocalBlobs::open(folder.path(), LocalBlobsOptions::default()).unwrap()
@@ -27,39 +21,10 @@ fn some_bytes(length: usize) -> Bytes {
     (0..length).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>().into()
 }
 
-fn whole(bytes: &Bytes) -> impl futures::Stream<Item = Piece> + Send + 'static + use<> {
-    stream::iter(bytes.chunks(1000).map(|c| Ok(Bytes::copy_from_slice(c))).collect::<Vec<_>>())
-}
-
-/// A body that breaks off after `bytes`.
-fn cut(bytes: Bytes) -> impl futures::Stream<Item = Piece> + Send + 'static {
-    stream::iter([Ok(bytes), Err("connection reset".to_owned())])
-}
-
-async fn begin(blobs: &LocalBlobs, digest: Digest, size: usize) -> UploadStatus {
-    match blobs.begin_upload(digest, size as u64).await.unwrap() {
-        Begun::Upload(status) => status,
-        Begun::Exists => panic!("the blob is not there yet"),
-    }
-}
-
 async fn read(blobs: &LocalBlobs, digest: Digest) -> Result<Vec<u8>, BlobError> {
     let size = blobs.find(digest).await?.ok_or(BlobError::NotFound { digest })?;
     let chunks: Vec<Bytes> = blobs.open_range(digest, 0..size).await?.try_collect().await?;
     Ok(chunks.concat())
-}
-
-fn staged_files(folder: &Path) -> usize {
-    fs::read_dir(folder.join("staging")).unwrap().count()
-}
-
-/// Waits until `condition` holds, for at most 20 s.
-async fn wait_for(mut condition: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(tokio::time::Instant::now() < deadline, "condition not met in time");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test]

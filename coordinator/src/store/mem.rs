@@ -9,7 +9,7 @@ pub use faults::Faults;
 use super::{
     Answer, AuditFilter, BuildName, Count, Coverage, CoverageFilter, CoveredModels, DeclarationFilter, EngineFilter,
     EventFilter, EventListFilter, Heap, HistoryFilter, JobFilter, LATEST_MAX, ListedRequest, Part, PastBuild,
-    PastPlace, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
+    PastPlace, PinFilter, ReportFilter, RequestFilter, Store,
     answers::{ReportOf, engine_ref},
 };
 use crate::core::{
