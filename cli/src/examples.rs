@@ -213,6 +213,13 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "admin backup",
         &["planforge admin backup /backups/farm-monday", "planforge admin backup monday --data ~/farm --link"],
     ),
+    (
+        "admin blobs",
+        &[
+            "planforge admin blobs s3://bucket/farm --data ~/farm --blobs-keys s3.keys",
+            "planforge admin blobs ~/farm/blobs --data ~/farm",
+        ],
+    ),
     ("admin restore", &["planforge admin restore /backups/farm-monday --data ~/farm-again"]),
     ("admin migrate", &["planforge admin migrate --data ~/farm --store-file /etc/planforge/store"]),
     ("admin scrub", &["planforge admin scrub", "planforge admin scrub --rate 500"]),
@@ -246,8 +253,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "eval",
         &[
-            "planforge eval model.plan --data labelled.npz",
-            "planforge eval model.plan --data labelled.npz --min-top1 0.98  # a gate: its exit code says whether it passed",
+            "planforge eval model.plan labelled.npz",
+            "planforge eval model.plan labelled.npz --min-top1 0.98  # a gate: its exit code says whether it passed",
         ],
     ),
     ("run", &["planforge run model.cpu-x86-64-v3.plan --input in.npz --output out.npz"]),

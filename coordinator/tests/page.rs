@@ -358,6 +358,7 @@ async fn the_page_names_every_route_of_the_api() {
     let sources = [
         include_str!("../src/http/api.rs"),
         include_str!("../src/http/declared.rs"),
+        include_str!("../src/http/pauses.rs"),
         include_str!("../src/http/scrub.rs"),
         include_str!("../src/http/shares.rs"),
     ];

@@ -13,8 +13,8 @@ pub struct Args {
     /// File of the plan
     plan: PathBuf,
     /// Labelled data: an .npz with one array per input and 'labels', or a folder of such files
-    #[arg(long, value_name = "LABELLED.npz|DIR")]
-    data: PathBuf,
+    #[arg(value_name = "LABELLED.npz|DIR")]
+    labelled: PathBuf,
     /// What counts as right: top1, the label has the highest score; topk, it is among the K highest
     #[arg(long, value_name = "METRIC", default_value = "top1", value_parser = ["top1", "topk"])]
     metric: String,
@@ -63,12 +63,12 @@ struct Evaluation {
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let asks_for_k = args.metric == "topk" || args.min_topk.is_some();
     let (plan_digest, _) = crate::request::models::hash(&args.plan)?;
-    let (arrays, digests) = preparation::arrays(&args.data)?;
+    let (arrays, digests) = preparation::arrays(&args.labelled)?;
     let found = arrays.keys().cloned().collect::<Vec<_>>().join(", ");
     let compiler = compiler(&args.plan)?;
     let options = LoadOptions { threads: args.threads, profile: 0, allow_foreign: true, site: None };
     let mut meter = compiler.load(&args.plan, &options)?;
-    let told = |error: DataError| Failure::usage(format!("{}: {error}", args.data.display())).hint(error.hint());
+    let told = |error: DataError| Failure::usage(format!("{}: {error}", args.labelled.display())).hint(error.hint());
     let samples = Samples::fit(arrays, &meter.inputs()).map_err(told)?;
     if samples.labels().is_none() {
         return Err(told(DataError::NoLabels { found }));

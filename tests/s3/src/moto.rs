@@ -13,6 +13,10 @@ const PROGRAM: &str = "../../target/onnx-venv/bin/moto_server";
 /// Python takes its time.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
+/// It asks that what is private be asked for with a signature, and looks at none.
+const SIGNED: &str =
+    "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=00";
+
 /// A server that runs until it is dropped.
 #[derive(Debug)]
 pub struct Moto {
@@ -66,7 +70,7 @@ impl Moto {
     fn ask(&self, method: &str, target: &str, body: &[u8]) -> io::Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
         let head = format!(
-            "{method} {target} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            "{method} {target} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\nauthorization: {SIGNED}\r\nconnection: close\r\n\r\n",
             self.address,
             body.len()
         );
