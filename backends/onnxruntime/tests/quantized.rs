@@ -18,6 +18,16 @@ impl Events for Silent {
     fn log(&self, _: &str) {}
 }
 
+/// What the runtime is off at most, of an output's scale, where it multiplies bytes without VNNI (docs/onnxruntime.md).
+const OFF_WITHOUT_VNNI: f64 = 0.025;
+
+fn has_vnni() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    true
+}
+
 #[test]
 fn quantized_models_are_right_on_the_runtime_they_were_made_for() {
     let compiler = OnnxRuntimeCompiler::of_environment();
@@ -81,7 +91,8 @@ fn quantized_models_are_right_on_the_runtime_they_were_made_for() {
             let name = model.file_stem().unwrap().to_string_lossy().into_owned();
             // Operator by operator the runtime says what the reference says.
             let agreement = verdict.numerics.as_ref().unwrap().independent.clone().unwrap();
-            assert_eq!(agreement.agrees, Some(true), "{name} {seed}: {agreement:?}");
+            let is_near = !has_vnni() && agreement.max_error <= OFF_WITHOUT_VNNI;
+            assert!(agreement.agrees == Some(true) || is_near, "{name} {seed}: {agreement:?}");
             // Here the integer softmax stands in the model itself: single inputs are refused.
             assert!(verdict.accurate || is(&model, "tokens-qoperator"), "{name} {seed}: {:?}", verdict.findings);
         }
