@@ -199,7 +199,7 @@ fn an_upload_goes_on_behind_its_last_part_after_kill_9() {
     farm.restart_coordinator();
     let standing = said(&process::run(curl(&farm, &upload, &["-I"])));
     let offset: usize = header(&standing, "upload-offset").parse().expect("a number");
-    assert!(offset >= 8 << 20 && offset % (8 << 20) == 0 && offset < bytes.len(), "{offset}");
+    assert!(offset >= 8 << 20 && offset.is_multiple_of(8 << 20) && offset < bytes.len(), "{offset}");
     let rest = farm.path().join("rest.bin");
     fs::write(&rest, &bytes[offset..]).expect("a file");
     let done = said(&process::run(patch(&farm, &rest, &offset.to_string(), &[])));
@@ -266,7 +266,7 @@ fn places_that_cannot_be_the_farms_are_refused_in_words() {
     assert!(words.contains("the blobs of this farm lie in s3://farm/blobs"), "{words}");
     let words = coordinator(&farm, &[]);
     assert!(words.contains("the blobs of this farm lie in s3://farm/blobs"), "{words}");
-    let words = coordinator(&farm, &with(&[])[2..].to_vec());
+    let words = coordinator(&farm, &with(&[])[2..]);
     assert!(words.contains("--blobs s3://BUCKET/PREFIX"), "{words}");
 
     // Another farm, which has nothing yet.

@@ -26,7 +26,7 @@ pub(super) enum Place {
     },
     /// And the folder where blobs would lie without it.
     Cloud {
-        options: CloudBlobsOptions,
+        options: Box<CloudBlobsOptions>,
         folder: PathBuf,
     },
 }
@@ -42,7 +42,7 @@ impl Place {
     pub fn of(config: &CoordinatorConfig) -> Self {
         let folder = config.blobs_dir.clone().unwrap_or_else(|| config.data_dir.join(BLOBS));
         match &config.cloud {
-            Some(options) => Self::Cloud { options: options.clone(), folder },
+            Some(options) => Self::Cloud { options: Box::new(options.clone()), folder },
             None => Self::Folder { folder, options: config.blobs.clone() },
         }
     }
@@ -90,7 +90,7 @@ impl Place {
                     Some(farm) => farm.to_owned(),
                     None => farm_id(&*notes).await?,
                 };
-                let blobs = CloudBlobs::open(options.clone(), &farm, notes.clone()).await?;
+                let blobs = CloudBlobs::open(options.as_ref().clone(), &farm, notes.clone()).await?;
                 note(&*notes, PLACE, asked).await?;
                 Ok(blobs.into())
             }

@@ -110,7 +110,7 @@ fn ends(
             let inputs = layer.inputs();
             if node.input[0] != value
                 || layer.channel_axis != axis
-                || inputs % channels != 0
+                || !inputs.is_multiple_of(channels)
                 || node.input[1..].iter().any(|name| name == value)
             {
                 return None;

@@ -66,7 +66,8 @@ impl Samples {
         {
             arrays.insert(port.name.clone(), array);
         }
-        let (mut fitted, mut first): (Vec<(Port, HostTensor)>, Option<(String, usize)>) = (Vec::new(), None);
+        let mut fitted: Vec<(Port, HostTensor)> = Vec::new();
+        let mut first: Option<(String, usize)> = None;
         let mut batch = None;
         for port in ports {
             let array = arrays.remove(&port.name);

@@ -91,7 +91,7 @@ fn a_model_is_prepared_with_its_report_and_a_cache() {
 fn a_build_prepares_first_and_its_plan_is_evaluated_and_gated() {
     let world = world();
     fs::create_dir(world.path("plans")).unwrap();
-    let built = json(&succeeded(
+    succeeded(
         &world,
         &[
             "build",
@@ -106,7 +106,7 @@ fn a_build_prepares_first_and_its_plan_is_evaluated_and_gated() {
             "plans",
             "--json",
         ],
-    ));
+    );
     let names = |folder: &str, extension: &str| -> Vec<PathBuf> {
         let files = fs::read_dir(world.path(folder)).unwrap().map(|entry| entry.unwrap().path());
         files.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()

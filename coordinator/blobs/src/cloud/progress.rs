@@ -144,7 +144,7 @@ mod tests {
     fn parts_are_large_enough_and_not_too_many() {
         for size in [0, 1, 8 << 20, (8 << 20) + 1, 100 << 30, 5 << 40] {
             let bytes = part_bytes(size);
-            assert!(bytes >= PART_BYTES_MIN && bytes % (1 << 20) == 0, "{size}: {bytes}");
+            assert!(bytes >= PART_BYTES_MIN && bytes.is_multiple_of(1 << 20), "{size}: {bytes}");
             assert!(size.div_ceil(bytes) <= PARTS_MAX, "{size}: {bytes}");
         }
     }
