@@ -209,7 +209,7 @@ pub enum Command {
     /// Run a plan on inputs from a file
     Run(run::Args),
     #[cfg(feature = "local")]
-    /// Make a model of other number types, calibrated on data: int8, fp16, bf16, weights alone
+    /// Make a model of other number types, calibrated on data
     Prepare(prepare::Args),
     #[cfg(feature = "local")]
     /// Say how often a plan is right on labelled data

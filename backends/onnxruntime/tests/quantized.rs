@@ -91,8 +91,11 @@ fn quantized_models_are_right_on_the_runtime_they_were_made_for() {
             let name = model.file_stem().unwrap().to_string_lossy().into_owned();
             // Operator by operator the runtime says what the reference says.
             let agreement = verdict.numerics.as_ref().unwrap().independent.clone().unwrap();
-            let is_near = !has_vnni() && agreement.max_error <= OFF_WITHOUT_VNNI;
-            assert!(agreement.agrees == Some(true) || is_near, "{name} {seed}: {agreement:?}");
+            if agreement.agrees == Some(false) && !has_vnni() && agreement.max_error <= OFF_WITHOUT_VNNI {
+                planforge_skipped::skipped(format_args!("{name} is off on this processor, which has no VNNI"));
+                break;
+            }
+            assert_eq!(agreement.agrees, Some(true), "{name} {seed}: {agreement:?}");
             // Here the integer softmax stands in the model itself: single inputs are refused.
             assert!(verdict.accurate || is(&model, "tokens-qoperator"), "{name} {seed}: {:?}", verdict.findings);
         }

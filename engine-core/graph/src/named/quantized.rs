@@ -2,10 +2,9 @@
 
 use super::Entry;
 use crate::{
-    infer::infer,
     ir::{Conv, ElementType, Epilogue, MatMul, NamedOp, Op, Tensor},
     reference::{Inputs, OpError, contraction, numbers::Numbers},
-    shape::{Given, ShapeError, TensorType, attribute, mismatch, require},
+    shape::{Given, ShapeError, TensorType, attribute, conv_type, matmul_type, mismatch, require},
 };
 
 pub(super) const ENTRIES: &[Entry] = &[
@@ -74,7 +73,13 @@ fn infer_type(named: &NamedOp, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Ve
     if named.name == PRODUCT {
         require(x.rank() >= 2 && w.rank() == 2, || mismatch("operands", &x.shape, &w.shape))?;
     }
-    let sums = infer(&plain(named, &x.shape)?, &[Some(&wide(x)), Some(&wide(w))], &[])?.swap_remove(0);
+    let (wide_x, wide_w) = (wide(x), wide(w));
+    let operands = [Some(&wide_x), Some(&wide_w)];
+    let sums = match plain(named, &x.shape)? {
+        Op::Conv(conv) => conv_type(&conv, &Given(&operands))?,
+        _ => matmul_type(&MatMul::default(), &Given(&operands))?,
+    };
+    let sums = &sums[0];
     let columns = if named.name == PRODUCT { w.shape[1] } else { w.shape[0] };
     let to = result_element(named).ok_or_else(|| attribute("to", named.text("to"), &x.shape))?;
     let list = |position: usize, elements: &[ElementType], most: usize| -> Result<(), ShapeError> {
@@ -103,7 +108,7 @@ fn infer_type(named: &NamedOp, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Ve
     let limits = [named.int("low", 0), named.int("zero", 0), named.int("high", 0)];
     let small = limits.iter().all(|limit| (-32_768..=32_767).contains(limit)) && limits[0] <= limits[2];
     require(small, || attribute("low, zero, high", limits, &x.shape))?;
-    Ok(vec![TensorType::new(to, sums.shape)])
+    Ok(vec![TensorType::new(to, sums.shape.clone())])
 }
 
 /// The numbers of a tensor without their zero points, of which there is one or one for each index of an axis.
@@ -154,7 +159,7 @@ fn run(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interpreter;
+    use crate::{infer::infer, interpreter};
 
     fn op(to: &str) -> NamedOp {
         NamedOp::new(PRODUCT).with_text("to", to).with_int("zero", 10).with_int("low", 5).with_int("high", 255)

@@ -4,12 +4,14 @@
 mod bind;
 mod cost;
 mod given;
+mod products;
 mod spatial;
 
 pub use bind::{BindError, DeclaredDim, MAX_ELEMENTS, MAX_RANK, bind_input, check_size};
 pub use cost::multiply_accumulates;
 pub(crate) use given::{Given, attribute, broadcast_types, mismatch, require, wanted_shape};
 pub use given::{ShapeError, is_float, taps_are_few};
+pub(crate) use products::{conv_type, matmul_type};
 pub use spatial::{AutoPad, resolve_pads, transposed_pads, window_outputs};
 
 use crate::ir::{ElementType, Tensor};
