@@ -19,7 +19,7 @@ impl Events for Silent {
 }
 
 /// What the runtime is off at most, of an output's scale, where it multiplies bytes without VNNI (docs/onnxruntime.md).
-const OFF_WITHOUT_VNNI: f64 = 0.025;
+const OFF_WITHOUT_VNNI: f64 = 0.2;
 
 fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]

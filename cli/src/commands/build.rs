@@ -94,9 +94,13 @@ fn prepare(context: &Context<'_>, args: &mut Args) -> Result<(), Failure> {
     Ok(())
 }
 
-pub fn run(context: &Context<'_>, mut args: Args) -> Result<(), Failure> {
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     #[cfg(feature = "local")]
-    prepare(context, &mut args)?;
+    let args = {
+        let mut args = args;
+        prepare(context, &mut args)?;
+        args
+    };
     let found =
         args.models.iter().map(|path| models::identify(&context.settings, path)).collect::<Result<Vec<_>, _>>()?;
     request::check_inputs(&args.request, &args.models, &BuildSpec::default())?;
