@@ -36,6 +36,36 @@ impl OrtOracle {
     }
 }
 
+/// Operators that multiply bytes by bytes. Without VNNI the library saturates their sums; its precise form is a rewriting
+/// of the graph, which a session that fuses nothing leaves out.
+const MULTIPLY_BYTES: [&str; 9] = [
+    "ConvInteger",
+    "DynamicQuantizeLSTM",
+    "DynamicQuantizeMatMul",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "QAttention",
+    "QGemm",
+    "QLinearConv",
+    "QLinearMatMul",
+];
+
+/// Whether this processor lacks what multiplies bytes without saturating.
+fn saturates() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return !is_x86_feature_detected!("avx512vnni") && !is_x86_feature_detected!("avxvnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// An operator of a model that multiplies bytes, in its graph or a function of its own.
+fn multiplies_bytes(model: &Path) -> Result<Option<String>, BackendError> {
+    let model = Model::open(model).map_err(|error| BackendError::model(error.to_string()))?;
+    let nodes = model.graph().node.iter().chain(model.proto.functions.iter().flat_map(|function| &function.node));
+    let found = nodes.map(|node| &node.op_type).find(|op| MULTIPLY_BYTES.contains(&op.as_str()));
+    Ok(found.cloned())
+}
+
 /// The labels of the columns that a `ZipMap` makes output `name` of, in the order of the columns.
 fn labels_of_maps(model: &Path, name: &str) -> Result<Vec<i64>, BackendError> {
     let unknown =
@@ -60,6 +90,12 @@ impl Oracle for OrtOracle {
         cancel: &Cancel,
     ) -> Result<NamedTensors, BackendError> {
         let deadline = Instant::now() + limit;
+        if saturates()
+            && let Some(op) = multiplies_bytes(model)?
+        {
+            let message = format!("its sums of {op} saturate on this processor, which has no VNNI");
+            return Err(BackendError::new(FailureClass::Infrastructure, message));
+        }
         let runtime = Runtime::load(&self.library)?;
         let setup = Setup {
             provider: Provider::Cpu,
