@@ -8,12 +8,11 @@ use planforge_precision::{
     DataError, Options, PrecisionError, Preparation, Prepared, Reference, Runner, Samples, ports, prepare, work,
 };
 use planforge_proto::ErrorCode;
-use planforge_types::{Digest, HostTensor, NamedTensors};
+use planforge_types::{Digest, DigestWriter, HostTensor, NamedTensors, durable};
 use serde::Serialize;
 use std::{
     error::Error as _,
-    fs,
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -47,9 +46,7 @@ pub fn arrays(path: &Path) -> Result<(NamedTensors, Vec<Digest>), Failure> {
     }
     let (mut whole, mut digests) = (NamedTensors::new(), Vec::new());
     for file in &files {
-        let (digest, _) = crate::request::models::hash(file)?;
-        digests
-            .push(digest.parse::<Digest>().map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest: {e}")))?);
+        digests.push(digest_of(file)?);
         append(&mut whole, npz::read(file)?, file)?;
     }
     Ok((whole, digests))
@@ -95,8 +92,7 @@ pub struct Ready {
 /// Prepares the model in the file `path`.
 pub fn run(context: &Context<'_>, path: &Path, data: &Data<'_>, options: &Options) -> Result<Ready, Failure> {
     let model = Model::open(path).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
-    let (source, _) = crate::request::models::hash(path)?;
-    let source = source.parse::<Digest>().map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest: {e}")))?;
+    let source = digest_of(path)?;
     let ports = ports(&model);
     let mut digests = Vec::new();
     let mut fitted = |path: Option<&Path>| -> Result<Option<Samples>, Failure> {
@@ -126,9 +122,7 @@ impl Ready {
     pub fn write(&self, output: &Path) -> Result<(PathBuf, serde_json::Value), Failure> {
         crate::plans::make_parent(output)?;
         write::save(output, &self.prepared.proto).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
-        let (digest, _) = crate::request::models::hash(output)?;
-        let prepared =
-            digest.parse::<Digest>().map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest: {e}")))?;
+        let prepared = digest_of(output)?;
         let data = self.data.clone();
         let document = Written { source: self.source, prepared, data, report: &self.prepared.report };
         let document = serde_json::to_value(&document)
@@ -141,12 +135,12 @@ impl Ready {
 
 /// Writes a file that appears whole or not at all.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let failed = |e: io::Error| Failure::io("write", path, &e);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(".planforge-").tempfile_in(folder).map_err(failed)?;
-    file.write_all(bytes).map_err(failed)?;
-    file.persist(path).map_err(|e| failed(e.error))?;
-    Ok(())
+    durable::write(path, bytes).map_err(|e| Failure::io("write", path, &e))
+}
+
+fn digest_of(path: &Path) -> Result<Digest, Failure> {
+    let (digest, _) = DigestWriter::of_file(path).map_err(|e| Failure::io("read", path, &e))?;
+    Ok(digest)
 }
 
 /// What a person reads of a report.
@@ -184,10 +178,11 @@ impl From<PrecisionError> for Failure {
             source = cause.source();
         }
         let code = match &error {
-            PrecisionError::Budget { .. } | PrecisionError::Target { .. } | PrecisionError::Nothing { .. } => {
-                ErrorCode::Refused
-            }
-            PrecisionError::Import(_) | PrecisionError::Opset { .. } => ErrorCode::Refused,
+            PrecisionError::Budget { .. }
+            | PrecisionError::Target { .. }
+            | PrecisionError::Nothing { .. }
+            | PrecisionError::Import(_)
+            | PrecisionError::Opset { .. } => ErrorCode::Refused,
             _ => ErrorCode::InvalidArgument,
         };
         Self::new(code, message).hint(error.hint())

@@ -4,7 +4,7 @@
 //! reader of opset 21 knows, or as ONNX Runtime's `MatMulNBits`. Convolutions take one scale an output.
 
 use crate::{
-    budget::{Cost, settle},
+    budget::Cost,
     draft::{Draft, Judge, Options, Prepared, layer_report},
     error::PrecisionError,
     layers::{Layer, layers},
@@ -58,17 +58,7 @@ pub(crate) fn prepare(mut net: Net, judge: Option<&Judge<'_>>, draft: Draft<'_>)
     };
     let costs: Vec<Cost> = free.iter().map(|layer| Cost { saved: layer.weights() as f64 }).collect();
     let names: Vec<&str> = free.iter().map(|layer| layer.name.as_str()).collect();
-    let settled = match judge {
-        Some(judge) => Some(settle(
-            options.budget,
-            &judge.own(),
-            &costs,
-            &names,
-            &mut |returned| judge.whole(&make(returned)),
-            &mut |returned| judge.few(&make(returned)),
-        )?),
-        None => None,
-    };
+    let settled = judge.map(|judge| judge.settle(options.budget, &costs, &names, &make)).transpose()?;
     let returned = settled.as_ref().map(|settled| settled.returned.clone()).unwrap_or_default();
     let made = make(&returned);
     let report = layers.iter().map(|layer| {

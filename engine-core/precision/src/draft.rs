@@ -1,7 +1,7 @@
 //! What every way of preparing shares: the options, what losses are measured on, the report on its way.
 
 use crate::{
-    budget::Budget,
+    budget::{Budget, Cost, Settled, settle},
     error::{Finding, PrecisionError},
     layers::Layer,
     net::{Net, bytes_by_type},
@@ -12,7 +12,7 @@ use crate::{
     target::{Kind, Target},
 };
 use planforge_onnx::proto::{ModelProto, StringStringEntryProto};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows that errors of single layers, and channels, are measured on.
 pub(crate) const FEW_ROWS: usize = 64;
@@ -85,16 +85,29 @@ impl<'a> Judge<'a> {
         Ok(Some(Self { runner, whole: (whole, truths.0), few: (few, truths.1) }))
     }
 
-    pub fn whole(&self, net: &Net) -> Result<Agreement, PrecisionError> {
+    fn whole(&self, net: &Net) -> Result<Agreement, PrecisionError> {
         self.whole.1.compare(net, self.runner, &self.whole.0)
     }
 
-    pub fn few(&self, net: &Net) -> Result<Agreement, PrecisionError> {
+    fn few(&self, net: &Net) -> Result<Agreement, PrecisionError> {
         self.few.1.compare(net, self.runner, &self.few.0)
     }
 
     pub fn own(&self) -> Agreement {
         self.whole.1.own()
+    }
+
+    /// Which units go back so that the budget holds of what `make` makes without them.
+    pub fn settle(
+        &self,
+        budget: Option<Budget>,
+        costs: &[Cost],
+        names: &[&str],
+        make: impl Fn(&BTreeSet<usize>) -> Net,
+    ) -> Result<Settled, PrecisionError> {
+        let mut whole = |returned: &BTreeSet<usize>| self.whole(&make(returned));
+        let mut few = |returned: &BTreeSet<usize>| self.few(&make(returned));
+        settle(budget, &self.own(), costs, names, &mut whole, &mut few)
     }
 
     /// As the report has it.

@@ -1,7 +1,7 @@
 //! int8: from ranges on data to a model with quantisation in its places, within the budget.
 
 use crate::{
-    budget::{Cost, settle},
+    budget::Cost,
     draft::{Draft, FEW_ROWS, Judge, Prepared, layer_report},
     equalize,
     error::{Finding, PrecisionError},
@@ -69,14 +69,7 @@ pub(crate) fn prepare(
     };
     let costs: Vec<Cost> = free.iter().map(|layer| Cost { saved: layer.macs as f64 }).collect();
     let names: Vec<&str> = free.iter().map(|layer| layer.name.as_str()).collect();
-    let settled = settle(
-        options.budget,
-        &judge.own(),
-        &costs,
-        &names,
-        &mut |returned| judge.whole(&make(returned).net),
-        &mut |returned| judge.few(&make(returned).net),
-    )?;
+    let settled = judge.settle(options.budget, &costs, &names, |returned| make(returned).net)?;
     let made = make(&settled.returned);
     if made.refused.len() == free.len() {
         let why = made.refused.iter().map(|(name, why)| format!("'{name}': {why}")).collect::<Vec<_>>().join("; ");

@@ -4,7 +4,7 @@
 //! (its values reach what fp16 cannot hold) or by the budget (its error). Inputs and outputs of the model keep their type.
 
 use crate::{
-    budget::{Cost, settle},
+    budget::Cost,
     draft::{Draft, Judge, Prepared},
     error::{Finding, PrecisionError},
     fold,
@@ -148,17 +148,7 @@ pub(crate) fn prepare(
     let of = |at: usize| macs.get(&at).copied().unwrap_or_default();
     let costs: Vec<Cost> = units.iter().map(|at| Cost { saved: of(*at).0 as f64 }).collect();
     let names: Vec<&str> = units.iter().map(|at| net.graph().node[*at].name.as_str()).collect();
-    let settled = match judge {
-        Some(judge) => Some(settle(
-            options.budget,
-            &judge.own(),
-            &costs,
-            &names,
-            &mut |returned| judge.whole(&make(returned)),
-            &mut |returned| judge.few(&make(returned)),
-        )?),
-        None => None,
-    };
+    let settled = judge.map(|judge| judge.settle(options.budget, &costs, &names, &make)).transpose()?;
     let returned = settled.as_ref().map(|settled| settled.returned.clone()).unwrap_or_default();
     let made = make(&returned);
     let mut report = Vec::new();
