@@ -1,5 +1,7 @@
 //! Times of the clock as people write them, UTC: `2026-11-26T18:00Z`, `22:00`; and days of the week.
 
+use chrono::{NaiveDateTime, NaiveTime, Timelike as _};
+
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 /// Days of the week, 1 Monday to 7 Sunday; none: every day.
@@ -11,32 +13,11 @@ pub struct Days(pub Vec<u32>);
 /// # Errors
 /// For a text that is none.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let none = || format!("'{text}' is no time: write it as 2026-11-26T18:00Z");
-    let (date, clock) = text.split_once(['T', ' ']).ok_or_else(none)?;
-    let mut parts = date.split('-').map(|part| part.parse::<i64>().ok());
-    let (Some(Some(year)), Some(Some(month)), Some(Some(day)), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return Err(none());
-    };
-    let days = days_from_1970(year, month, day).ok_or_else(none)?;
-    let minutes = minute_of_day(clock.strip_suffix('Z').unwrap_or(clock)).map_err(|_| none())?;
-    Ok((days * 24 * 60 + u64::from(minutes)) * 60_000)
-}
-
-/// Days from the beginning of Unix time to a date of the Gregorian calendar; `None`: there is no such date.
-fn days_from_1970(year: i64, month: i64, day: i64) -> Option<u64> {
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let index = usize::try_from(month.checked_sub(1)?).ok()?;
-    if !(1970..=9999).contains(&year) || !(1..=*lengths.get(index)?).contains(&day) {
-        return None;
-    }
-    let before = year - 1;
-    let until_year = before * 365 + before / 4 - before / 100 + before / 400;
-    let until_1970 = 1969 * 365 + 1969 / 4 - 1969 / 100 + 1969 / 400;
-    let until_month: i64 = lengths[..index].iter().sum();
-    u64::try_from(until_year - until_1970 + until_month + day - 1).ok()
+    let clock = text.strip_suffix('Z').unwrap_or(text);
+    let read =
+        ["%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"].iter().find_map(|form| NaiveDateTime::parse_from_str(clock, form).ok());
+    let at_ms = read.and_then(|at| u64::try_from(at.and_utc().timestamp_millis()).ok());
+    at_ms.ok_or_else(|| format!("'{text}' is no time: write it as 2026-11-26T18:00Z"))
 }
 
 /// Minutes since midnight.
@@ -44,11 +25,8 @@ fn days_from_1970(year: i64, month: i64, day: i64) -> Option<u64> {
 /// # Errors
 /// For a text that is no time of a day.
 pub fn minute_of_day(text: &str) -> Result<u32, String> {
-    let none = || format!("'{text}' is no time of a day: write it as 22:00");
-    let (hours, minutes) = text.split_once(':').ok_or_else(none)?;
-    let number = |text: &str, most: u32| text.parse::<u32>().ok().filter(|number| *number <= most && text.len() == 2);
-    let (hours, minutes) = (number(hours, 23).ok_or_else(none)?, number(minutes, 59).ok_or_else(none)?);
-    Ok(hours * 60 + minutes)
+    let at = NaiveTime::parse_from_str(text, "%H:%M");
+    at.map(|at| at.hour() * 60 + at.minute()).map_err(|_| format!("'{text}' is no time of a day: write it as 22:00"))
 }
 
 /// `day`, or days such as `sat,sun`.
@@ -85,6 +63,12 @@ mod tests {
         for bad in ["", "2026-11-25", "2025-02-29T00:00Z", "2026-13-01T00:00Z", "2026-11-25T24:00Z", "26-11-25T1:00"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn times_of_a_day_are_minutes() {
+        assert_eq!((minute_of_day("22:30"), minute_of_day("00:00")), (Ok(1_350), Ok(0)));
+        assert!(minute_of_day("24:00").is_err() && minute_of_day("22").is_err() && minute_of_day("").is_err());
     }
 
     #[test]
