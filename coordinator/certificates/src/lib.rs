@@ -1,13 +1,16 @@
-//! Certificates of agents: this coordinator's own authority over them, and what one says that was shown.
+//! Certificates of agents: this coordinator's own authority over them, what one says that was shown, and whose are
+//! believed.
 //!
 //! An enrolled agent's certificate is a token: what a token's secret is to others, its key is to it. So everything that
 //! holds for agents' tokens (one agent, revocation, limits) holds for it, and the authority keeps no list of its own.
 
 mod authority;
 mod der;
+mod trust;
 
 pub use authority::{Authority, AuthorityError, CERTIFICATE_LIFE, Issued, PublicKey};
 pub use der::{Shown, hosts, names};
+pub use trust::authorities;
 
 use planforge_types::Digest;
 

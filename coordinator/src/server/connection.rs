@@ -35,10 +35,10 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests at once on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
 /// Largest read from an HTTP/1.1 connection: blobs arrive in pieces of up to this size.
-const HTTP1_BUFFER_BYTES: usize = 512 * 1024;
+pub(super) const HTTP1_BUFFER_BYTES: usize = 512 * 1024;
 /// Flow-control windows of HTTP/2: small messages are the rule there, blobs travel over HTTP/1.1.
-const HTTP2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+pub(super) const HTTP2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+pub(super) const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// How long a connection that is asked to end may take for what is on its way.
 const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 

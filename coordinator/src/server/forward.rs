@@ -5,8 +5,14 @@
 //! limits and ends connections as if callers had come to it. When another coordinator leads, connections to the former
 //! leader end at once, however silent it is.
 
-use super::is_loopback;
-use crate::app::{Peer, Via, hop};
+use super::{
+    connection::{HTTP1_BUFFER_BYTES, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAM_WINDOW_BYTES},
+    is_loopback,
+};
+use crate::{
+    app::{Peer, Via, hop, is_grpc},
+    store::Leadership,
+};
 use axum::body::Body;
 use futures::{StreamExt as _, stream};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -17,6 +23,7 @@ use hyper::{
     header,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use planforge_certificates::authorities;
 use planforge_proto::{ApiError, ErrorCode};
 use std::{
     io,
@@ -33,15 +40,9 @@ use tokio::{
 };
 use tokio_rustls::{
     TlsConnector,
-    rustls::{
-        ClientConfig, RootCertStore,
-        crypto::ring,
-        pki_types::{CertificateDer, ServerName, pem::PemObject as _},
-    },
+    rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName},
 };
 use tonic::Status;
-
-use crate::store::Leadership;
 
 /// To the leader, TLS handshake included.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
@@ -49,10 +50,6 @@ const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
 /// does not tell, as where the two cannot reach each other and both reach the database.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// As the server has them, see `connection`.
-const HTTP1_BUFFER_BYTES: usize = 512 * 1024;
-const HTTP2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// Headers of one connection alone (RFC 9110, 7.6.1), and the one that hyper answers itself.
 const OF_ONE_CONNECTION: [header::HeaderName; 8] = [
     header::CONNECTION,
@@ -107,20 +104,14 @@ impl Trust {
 }
 
 fn read_roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    let Some(path) = ca_file else {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return match roots.is_empty() {
-            true => Err("this system trusts no authority; name the coordinators' own: --peers-ca FILE".into()),
-            false => Ok(roots),
-        };
-    };
-    let unusable = |why: String| format!("the authorities of other coordinators in {}: {why}", path.display());
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.to_string()))? {
-        let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-        roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+    let roots = authorities(ca_file).map_err(|why| {
+        let path = ca_file.map(|path| path.display().to_string()).unwrap_or_default();
+        format!("the authorities of other coordinators in {path}: {why}")
+    })?;
+    match roots.is_empty() {
+        true => Err("this system trusts no authority; name the coordinators' own: --peers-ca FILE".into()),
+        false => Ok(roots),
     }
-    if roots.is_empty() { Err(unusable("there is no certificate".into())) } else { Ok(roots) }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,7 +303,7 @@ impl Link {
             return Err(ApiError::new(ErrorCode::Unauthenticated, message)
                 .with_hint("use a token, or give the coordinators certificates (--tls-cert, --tls-key)"));
         }
-        let is_grpc = crate::app::is_grpc(request.headers());
+        let is_grpc = is_grpc(request.headers());
         let mut request = request;
         strip(request.headers_mut());
         hop::mark(request.headers_mut(), &self.peer, secret);

@@ -7,12 +7,9 @@ use object_store::{
     ClientOptions,
     client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService},
 };
+use planforge_certificates::authorities;
 use std::{path::Path, sync::Arc, time::Duration};
-use tokio_rustls::rustls::{
-    ClientConfig, RootCertStore,
-    crypto::ring,
-    pki_types::{CertificateDer, pem::PemObject as _},
-};
+use tokio_rustls::rustls::{ClientConfig, crypto::ring};
 
 /// To reach the store's host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,7 +34,8 @@ impl Http {
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable(error.to_string()))?
-            .with_root_certificates(roots(ca_file).map_err(unusable)?)
+            // Without any, plain HTTP still works, and TLS says that it trusts nobody.
+            .with_root_certificates(authorities(ca_file).map_err(unusable)?)
             .with_no_client_auth();
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(config)
@@ -50,20 +48,6 @@ impl Http {
             .build();
         client.map(Self).map_err(|error| unusable(error.to_string()))
     }
-}
-
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
-    let mut store = RootCertStore::empty();
-    let Some(path) = ca_file else {
-        // Without any, plain HTTP still works, and TLS says that it trusts nobody.
-        store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(store);
-    };
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())? {
-        let added = store.add(certificate.map_err(|error| error.to_string())?);
-        added.map_err(|error| error.to_string())?;
-    }
-    if store.is_empty() { Err("it holds no certificate".into()) } else { Ok(store) }
 }
 
 impl HttpConnector for Http {
