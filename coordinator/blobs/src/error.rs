@@ -142,6 +142,11 @@ pub enum BlobError {
 }
 
 impl BlobError {
+    /// Of an id that a caller gave: as much of it as a message bears.
+    pub(crate) fn upload_unknown(id: &str) -> Self {
+        Self::UploadUnknown { id: id.chars().take(64).collect() }
+    }
+
     /// Wraps an I/O error with what was being done; a full disk becomes [`BlobError::Full`].
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {

@@ -1,5 +1,44 @@
 //! Content-addressed, immutable bytes: models, plans, cards, reports, logs.
 
+/// Lets a store with methods of these names serve as [`BlobStore`].
+macro_rules! blob_store {
+    ($store:ty) => {
+        impl crate::BlobStore for $store {
+            fn size(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
+                async move { Ok(self.announce(digest).await?) }.boxed()
+            }
+
+            fn read(
+                &self,
+                digest: Digest,
+                range: Range<u64>,
+            ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Bytes, ApiError>>, ApiError>> {
+                async move {
+                    let stream = self.open_range(digest, range).await?;
+                    Ok(stream.map(|piece| piece.map_err(ApiError::from)).boxed())
+                }
+                .boxed()
+            }
+
+            fn put(&self, bytes: Bytes) -> BoxFuture<'_, Result<Digest, ApiError>> {
+                async move { Ok(self.store(bytes).await?) }.boxed()
+            }
+
+            fn old_blobs(&self, folder: u8, before: SystemTime) -> BoxFuture<'_, Result<Vec<(Digest, u64)>, ApiError>> {
+                async move { Ok(Self::old_blobs(self, folder, before).await?) }.boxed()
+            }
+
+            fn remove_old(&self, digest: Digest, before: SystemTime) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
+                async move { Ok(Self::remove_old(self, digest, before).await?) }.boxed()
+            }
+
+            fn room_for_work(&self) -> Result<(), ApiError> {
+                Ok(self.inner.room_for_work()?)
+            }
+        }
+    };
+}
+
 mod blobs;
 mod cloud;
 mod error;

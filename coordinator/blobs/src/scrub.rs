@@ -96,7 +96,7 @@ impl Scrub {
     }
 
     /// Counts a blob that was looked at.
-    pub(crate) fn looked(&self, bytes: u64, damaged: bool) {
+    fn looked(&self, bytes: u64, damaged: bool) {
         let mut state = self.state();
         state.bytes_total += bytes;
         state.damaged_total += u64::from(damaged);
@@ -131,14 +131,39 @@ pub(crate) trait Scrubbed {
     /// Looks for copies of what was set aside earlier: a folder may have come back that has them.
     async fn heal_all(&self) -> Result<(), BlobError>;
 
-    /// Hashes every visible blob behind `after`, in the order of digests; `looked` hears of each with its bytes, none of
-    /// one that was found damaged and set aside.
-    async fn look_through(
-        &self,
-        after: Option<Digest>,
-        bytes_per_s: u64,
-        looked: impl FnMut(Digest, u64, bool) + Send,
-    ) -> Result<(), BlobError>;
+    /// Digests of stored blobs that begin with that byte, in their order.
+    async fn stored(&self, first: u8) -> Result<Vec<Digest>, BlobError>;
+
+    /// Hashes a visible blob piece by piece; one that is damaged is set aside. Returns its bytes.
+    async fn verify_slowly(&self, digest: Digest, pace: Option<&mut Pace>) -> Result<u64, BlobError>;
+}
+
+/// Hashes every visible blob behind `after`, in the order of digests; `looked` hears of each with its bytes, none of one
+/// that was found damaged and set aside.
+async fn look_through(
+    blobs: &impl Scrubbed,
+    after: Option<Digest>,
+    bytes_per_s: u64,
+    mut looked: impl FnMut(Digest, u64, bool) + Send,
+) -> Result<(), BlobError> {
+    let mut pace = Pace::new(bytes_per_s);
+    for first in after.map_or(0, |after| after.as_raw()[0])..=u8::MAX {
+        for digest in blobs.stored(first).await? {
+            if after.is_some_and(|after| digest <= after) {
+                continue;
+            }
+            let (bytes, damaged) = match blobs.verify_slowly(digest, Some(&mut pace)).await {
+                Ok(bytes) => (bytes, false),
+                Err(BlobError::Corrupt { .. }) => (0, true),
+                // It was removed meanwhile, or is hidden already.
+                Err(BlobError::NotFound { .. } | BlobError::Quarantined { .. }) => continue,
+                Err(other) => return Err(other),
+            };
+            blobs.progress().looked(bytes, damaged);
+            looked(digest, bytes, damaged);
+        }
+    }
+    Ok(())
 }
 
 /// Looks at all blobs once.
@@ -155,7 +180,7 @@ pub(crate) async fn scrub(
         told(&report);
     };
     blobs.heal_all().await?;
-    blobs.look_through(None, bytes_per_s, looked).await?;
+    look_through(blobs, None, bytes_per_s, looked).await?;
     blobs.progress().remember();
     Ok(report)
 }
@@ -203,7 +228,7 @@ async fn round(blobs: &impl Scrubbed, options: &ScrubOptions) -> Result<(), Blob
             scrub.remember();
         }
     };
-    blobs.look_through(after, options.bytes_per_s, looked).await?;
+    look_through(blobs, after, options.bytes_per_s, looked).await?;
     {
         let mut state = scrub.state();
         (state.running, state.at, state.ended_ms) = (false, None, now_ms());

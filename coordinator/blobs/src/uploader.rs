@@ -4,6 +4,7 @@
 //! arrives. What a project announced counts against its own quota alone.
 
 use super::error::{BlobError, Whose};
+use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 
 /// Open uploads of one token; a model of many files goes up a few at a time.
@@ -25,6 +26,16 @@ pub struct Uploader {
     /// What it sends is for new work, and leaves alone what is kept for the ends of jobs that run.
     #[serde(default)]
     pub leaves_reserve: bool,
+}
+
+/// What a client announced, as kept beside what arrived of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Announced {
+    pub digest: Digest,
+    pub size_bytes: u64,
+    /// Nobody in particular, in what older versions left.
+    #[serde(default)]
+    pub uploader: Uploader,
 }
 
 /// What a project may store, and does.
@@ -51,7 +62,23 @@ pub struct UploadStatus {
     pub size_bytes: u64,
 }
 
+impl Begun {
+    /// The answer where `stored_bytes` lie under the digest already.
+    pub(crate) fn of_stored(digest: Digest, announced_bytes: u64, stored_bytes: u64) -> Result<Self, BlobError> {
+        if stored_bytes == announced_bytes {
+            return Ok(Self::Exists);
+        }
+        Err(BlobError::SizeMismatch { digest, announced_bytes, received: format!("{stored_bytes} as stored") })
+    }
+}
+
 impl Uploader {
+    /// Whether an upload of this one exists for `asker`. What an older version left names nobody; who knows the id has it
+    /// from there.
+    pub(crate) fn is_seen_by(&self, asker: &Self) -> bool {
+        self.is(asker) || *self == Self::default()
+    }
+
     /// Whether both are one, whatever they are called.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.token == other.token

@@ -34,10 +34,9 @@ mod upload;
 pub use place::{CloudAccess, CloudPlace};
 
 use crate::{
-    BlobStore,
     error::BlobError,
     notes::{Note, NoteChange, Notes},
-    scrub::{Scrub, ScrubOptions, ScrubReport, ScrubState, keep_scrubbing, now_ms, scrub},
+    scrub::{Scrub, ScrubOptions, ScrubReport, ScrubState, Scrubbed as _, keep_scrubbing, now_ms, scrub},
 };
 use bucket::{Bucket, Facts, name};
 use bytes::Bytes;
@@ -433,36 +432,4 @@ fn exactly(
     .boxed()
 }
 
-impl BlobStore for CloudBlobs {
-    fn size(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
-        async move { Ok(self.announce(digest).await?) }.boxed()
-    }
-
-    fn read(
-        &self,
-        digest: Digest,
-        range: Range<u64>,
-    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Bytes, ApiError>>, ApiError>> {
-        async move {
-            let stream = self.open_range(digest, range).await?;
-            Ok(stream.map(|piece| piece.map_err(ApiError::from)).boxed())
-        }
-        .boxed()
-    }
-
-    fn put(&self, bytes: Bytes) -> BoxFuture<'_, Result<Digest, ApiError>> {
-        async move { Ok(self.store(bytes).await?) }.boxed()
-    }
-
-    fn old_blobs(&self, folder: u8, before: SystemTime) -> BoxFuture<'_, Result<Vec<(Digest, u64)>, ApiError>> {
-        async move { Ok(Self::old_blobs(self, folder, before).await?) }.boxed()
-    }
-
-    fn remove_old(&self, digest: Digest, before: SystemTime) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
-        async move { Ok(Self::remove_old(self, digest, before).await?) }.boxed()
-    }
-
-    fn room_for_work(&self) -> Result<(), ApiError> {
-        Ok(self.inner.room_for_work()?)
-    }
-}
+blob_store!(CloudBlobs);

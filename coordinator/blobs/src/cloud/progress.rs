@@ -5,7 +5,7 @@ use super::bucket::Part;
 use crate::{
     notes::{Note, NoteChange},
     scrub::now_ms,
-    uploader::Uploader,
+    uploader::Announced,
 };
 use bytes::BytesMut;
 use planforge_types::Digest;
@@ -27,14 +27,6 @@ const PARTS_MAX: u64 = 9_000;
 /// Bytes of every part but the last, of a blob of that size: whole MiB, so that hashes stop between blocks.
 pub(super) fn part_bytes(size_bytes: u64) -> u64 {
     size_bytes.div_ceil(PARTS_MAX).next_multiple_of(1 << 20).max(PART_BYTES_MIN)
-}
-
-/// What was announced.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Announced {
-    pub digest: Digest,
-    pub size_bytes: u64,
-    pub uploader: Uploader,
 }
 
 /// As noted, beside its parts.
@@ -139,6 +131,7 @@ pub(super) fn restored(note: &Note, parts: &[Note]) -> Option<(Announced, Progre
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::uploader::Uploader;
 
     #[test]
     fn parts_are_large_enough_and_not_too_many() {

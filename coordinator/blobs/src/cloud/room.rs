@@ -2,16 +2,14 @@
 //! its own either; of a quota a twentieth is kept for the ends of jobs that run, as of a folder's.
 
 use super::Inner;
-use crate::error::{BlobError, Room};
+use crate::{
+    error::{BlobError, Room},
+    local::{RESERVE_BYTES, RESERVE_PART},
+};
 use std::{
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
 };
-
-/// A reserve is at most this part of the quota.
-const RESERVE_PART: u64 = 20;
-/// And at most so large.
-const RESERVE_BYTES: u64 = 512 << 20;
 
 /// What blobs and open uploads take.
 #[derive(Debug)]

@@ -10,32 +10,6 @@ use futures::StreamExt as _;
 use planforge_types::{Digest, DigestWriter};
 
 impl CloudBlobs {
-    /// Hashes a visible blob; one that is damaged is set aside. Returns its bytes.
-    pub(super) async fn verify_slowly(&self, digest: Digest, mut pace: Option<&mut Pace>) -> Result<u64, BlobError> {
-        if self.is_hidden(digest) {
-            return Err(self.why_missing(digest));
-        }
-        let Some((facts, mut stream)) = self.inner.bucket.read(&name(digest), None).await? else {
-            return Err(self.why_missing(digest));
-        };
-        let mut hasher = DigestWriter::new();
-        while let Some(piece) = stream.next().await {
-            let piece = piece?;
-            hasher.update(&piece);
-            if let Some(pace) = &mut pace {
-                pace.took(piece.len() as u64).await;
-            }
-        }
-        let (bytes, found) = (hasher.bytes(), hasher.finish());
-        if found == digest {
-            return Ok(bytes);
-        }
-        let reason = format!("its bytes hash to sha256:{found}");
-        self.set_aside(digest, facts.tag.as_deref(), &reason).await?;
-        self.heal(digest).await;
-        Err(BlobError::Corrupt { digest, reason })
-    }
-
     /// Hides a damaged blob. One that was stored anew meanwhile stays.
     async fn set_aside(&self, digest: Digest, tag: Option<&str>, reason: &str) -> Result<(), BlobError> {
         let _turn = self.turn(digest).await;
@@ -85,30 +59,33 @@ impl Scrubbed for CloudBlobs {
         Ok(())
     }
 
-    async fn look_through(
-        &self,
-        after: Option<Digest>,
-        bytes_per_s: u64,
-        mut looked: impl FnMut(Digest, u64, bool) + Send,
-    ) -> Result<(), BlobError> {
-        let mut pace = Pace::new(bytes_per_s);
-        for folder in after.map_or(0, |after| after.as_raw()[0])..=u8::MAX {
-            for (name, _) in self.inner.bucket.list(&format!("sha256/{folder:02x}")).await? {
-                let Ok(digest) = name.parse::<Digest>() else { continue };
-                if after.is_some_and(|after| digest <= after) {
-                    continue;
-                }
-                let (bytes, damaged) = match self.verify_slowly(digest, Some(&mut pace)).await {
-                    Ok(bytes) => (bytes, false),
-                    Err(BlobError::Corrupt { .. }) => (0, true),
-                    // It was removed meanwhile, or is hidden already.
-                    Err(BlobError::NotFound { .. } | BlobError::Quarantined { .. }) => continue,
-                    Err(other) => return Err(other),
-                };
-                self.inner.scrub.looked(bytes, damaged);
-                looked(digest, bytes, damaged);
+    async fn stored(&self, first: u8) -> Result<Vec<Digest>, BlobError> {
+        let objects = self.inner.bucket.list(&format!("sha256/{first:02x}")).await?;
+        Ok(objects.into_iter().filter_map(|(name, _)| name.parse().ok()).collect())
+    }
+
+    async fn verify_slowly(&self, digest: Digest, mut pace: Option<&mut Pace>) -> Result<u64, BlobError> {
+        if self.is_hidden(digest) {
+            return Err(self.why_missing(digest));
+        }
+        let Some((facts, mut stream)) = self.inner.bucket.read(&name(digest), None).await? else {
+            return Err(self.why_missing(digest));
+        };
+        let mut hasher = DigestWriter::new();
+        while let Some(piece) = stream.next().await {
+            let piece = piece?;
+            hasher.update(&piece);
+            if let Some(pace) = &mut pace {
+                pace.took(piece.len() as u64).await;
             }
         }
-        Ok(())
+        let (bytes, found) = (hasher.bytes(), hasher.finish());
+        if found == digest {
+            return Ok(bytes);
+        }
+        let reason = format!("its bytes hash to sha256:{found}");
+        self.set_aside(digest, facts.tag.as_deref(), &reason).await?;
+        self.heal(digest).await;
+        Err(BlobError::Corrupt { digest, reason })
     }
 }

@@ -10,7 +10,7 @@ use super::{
     CloudBlobs, CloudBlobsOptions, Inner,
     bucket::{Part, name},
     lock,
-    progress::{Announced, PART, Progress, UPLOAD, restored},
+    progress::{PART, Progress, UPLOAD, restored},
     publish::Written,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     notes::{NoteChange, Notes},
     scrub::now_ms,
     turn::{BODY_SILENT, Turn, WRITER_SILENT},
-    uploader::{Begun, ProjectRoom, UploadStatus, Uploader},
+    uploader::{Announced, Begun, ProjectRoom, UploadStatus, Uploader},
 };
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _};
@@ -124,7 +124,7 @@ impl Uploads {
     }
 
     fn get(&self, id: &str) -> Result<Arc<Slot>, BlobError> {
-        lock(&self.open).get(id).cloned().ok_or_else(|| BlobError::UploadUnknown { id: id.chars().take(64).collect() })
+        lock(&self.open).get(id).cloned().ok_or_else(|| BlobError::upload_unknown(id))
     }
 
     fn admit(&self, announced: &Announced, project: Option<&ProjectRoom>) -> Result<(), BlobError> {
@@ -159,11 +159,7 @@ impl CloudBlobs {
         project: Option<ProjectRoom>,
     ) -> Result<Begun, BlobError> {
         if may_know && let Some(stored) = self.announce(digest).await? {
-            if stored == size_bytes {
-                return Ok(Begun::Exists);
-            }
-            let received = format!("{stored} as stored");
-            return Err(BlobError::SizeMismatch { digest, announced_bytes: size_bytes, received });
+            return Begun::of_stored(digest, size_bytes, stored);
         }
         let announced = Announced { digest, size_bytes, uploader };
         let uploads = &self.inner.uploads;
@@ -190,10 +186,10 @@ impl CloudBlobs {
     /// There is none of that id and uploader.
     pub fn upload_of(&self, uploader: &Uploader, id: &str) -> Result<(Digest, UploadStatus), BlobError> {
         let slot = self.inner.uploads.get(id)?;
-        if slot.announced.uploader.is(uploader) || slot.announced.uploader == Uploader::default() {
-            return Ok((slot.announced.digest, slot.status()));
+        match slot.announced.uploader.is_seen_by(uploader) {
+            true => Ok((slot.announced.digest, slot.status())),
+            false => Err(BlobError::upload_unknown(id)),
         }
-        Err(BlobError::UploadUnknown { id: id.chars().take(64).collect() })
     }
 
     /// Where an upload stands now.

@@ -25,7 +25,6 @@ mod upload;
 pub use copy::{How, check_blob, copy_blob};
 
 use crate::{
-    BlobStore,
     error::{BlobError, Room},
     scrub::Scrub,
 };
@@ -76,7 +75,7 @@ impl Default for LocalBlobsOptions {
         Self {
             max_bytes: None,
             min_free_bytes: 64 << 20,
-            reserve_bytes: 512 << 20,
+            reserve_bytes: RESERVE_BYTES,
             upload_ttl: Duration::from_secs(24 * 3600),
             empty_upload_ttl: Duration::from_secs(2 * 60),
             copies: Vec::new(),
@@ -105,7 +104,9 @@ struct Inner {
 }
 
 /// A reserve is at most this part of what it is kept from.
-const RESERVE_PART: u64 = 20;
+pub(crate) const RESERVE_PART: u64 = 20;
+/// And usually at most so large.
+pub(crate) const RESERVE_BYTES: u64 = 512 << 20;
 /// Blobs that may become visible at once.
 const PUBLISHING: usize = 16;
 
@@ -443,39 +444,7 @@ impl Inner {
     }
 }
 
-impl BlobStore for LocalBlobs {
-    fn size(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
-        async move { Ok(self.announce(digest).await?) }.boxed()
-    }
-
-    fn read(
-        &self,
-        digest: Digest,
-        range: Range<u64>,
-    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Bytes, ApiError>>, ApiError>> {
-        async move {
-            let stream = self.open_range(digest, range).await?;
-            Ok(stream.map(|chunk| chunk.map_err(ApiError::from)).boxed())
-        }
-        .boxed()
-    }
-
-    fn put(&self, bytes: Bytes) -> BoxFuture<'_, Result<Digest, ApiError>> {
-        async move { Ok(self.store(bytes).await?) }.boxed()
-    }
-
-    fn old_blobs(&self, folder: u8, before: SystemTime) -> BoxFuture<'_, Result<Vec<(Digest, u64)>, ApiError>> {
-        async move { Ok(Self::old_blobs(self, folder, before).await?) }.boxed()
-    }
-
-    fn remove_old(&self, digest: Digest, before: SystemTime) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
-        async move { Ok(Self::remove_old(self, digest, before).await?) }.boxed()
-    }
-
-    fn room_for_work(&self) -> Result<(), ApiError> {
-        Ok(self.inner.room_for_work()?)
-    }
-}
+blob_store!(LocalBlobs);
 
 /// Every visible blob with its size. Names that are no digests are passed over.
 fn visible(root: &Path) -> Result<Vec<(Digest, u64)>, BlobError> {

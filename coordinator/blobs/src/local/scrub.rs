@@ -7,9 +7,10 @@ use crate::{
 };
 use planforge_types::{Digest, DigestWriter};
 use std::{
+    ffi::OsString,
     fs::{self, File},
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 use tokio_util::sync::CancellationToken;
@@ -47,9 +48,29 @@ impl LocalBlobs {
     pub async fn keep_scrubbing(&self, options: ScrubOptions, closing: CancellationToken) {
         scrub::keep_scrubbing(self, options, closing).await;
     }
+}
 
-    /// Hashes a blob piece by piece; what is damaged is set aside.
-    async fn verify_slowly(&self, digest: Digest, pace: &mut Pace) -> Result<u64, BlobError> {
+impl Scrubbed for LocalBlobs {
+    fn progress(&self) -> &Scrub {
+        &self.inner.scrub
+    }
+
+    async fn heal_all(&self) -> Result<(), BlobError> {
+        let quarantined = self.quarantined()?;
+        let inner = self.inner.clone();
+        let heal = move || {
+            quarantined.into_iter().for_each(|digest| inner.heal(digest));
+            Ok(())
+        };
+        blocking(heal).await
+    }
+
+    async fn stored(&self, first: u8) -> Result<Vec<Digest>, BlobError> {
+        let folder = self.inner.root.join("sha256").join(format!("{first:02x}"));
+        blocking(move || sorted(&folder)).await
+    }
+
+    async fn verify_slowly(&self, digest: Digest, mut pace: Option<&mut Pace>) -> Result<u64, BlobError> {
         let inner = self.inner.clone();
         let file = Arc::new(
             blocking(move || {
@@ -68,7 +89,9 @@ impl LocalBlobs {
             if bytes == 0 {
                 break;
             }
-            pace.took(bytes).await;
+            if let Some(pace) = &mut pace {
+                pace.took(bytes).await;
+            }
         }
         let inner = self.inner.clone();
         blocking(move || {
@@ -76,55 +99,6 @@ impl LocalBlobs {
             inner.judge(digest, &file, hasher.finish()).map(|()| bytes)
         })
         .await
-    }
-}
-
-impl Scrubbed for LocalBlobs {
-    fn progress(&self) -> &Scrub {
-        &self.inner.scrub
-    }
-
-    async fn heal_all(&self) -> Result<(), BlobError> {
-        let quarantined = self.quarantined()?;
-        let inner = self.inner.clone();
-        let heal = move || {
-            quarantined.into_iter().for_each(|digest| inner.heal(digest));
-            Ok(())
-        };
-        blocking(heal).await
-    }
-
-    async fn look_through(
-        &self,
-        after: Option<Digest>,
-        bytes_per_s: u64,
-        mut looked: impl FnMut(Digest, u64, bool) + Send,
-    ) -> Result<(), BlobError> {
-        let mut pace = Pace::new(bytes_per_s);
-        let inner = self.inner.clone();
-        for folder in blocking(move || sorted(&inner.root.join("sha256"))).await? {
-            let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-            if after.is_some_and(|after| after.to_string().get(..2).is_some_and(|first| *name < *first)) {
-                continue;
-            }
-            for path in blocking(move || sorted(&folder)).await? {
-                let name = path.file_name().and_then(|name| name.to_str());
-                let Some(digest) = name.and_then(|name| name.parse::<Digest>().ok()) else { continue };
-                if after.is_some_and(|after| digest <= after) {
-                    continue;
-                }
-                let (bytes, damaged) = match self.verify_slowly(digest, &mut pace).await {
-                    Ok(bytes) => (bytes, false),
-                    Err(BlobError::Corrupt { .. }) => (0, true),
-                    // It was removed meanwhile.
-                    Err(BlobError::NotFound { .. } | BlobError::Quarantined { .. }) => continue,
-                    Err(other) => return Err(other),
-                };
-                self.inner.scrub.looked(bytes, damaged);
-                looked(digest, bytes, damaged);
-            }
-        }
-        Ok(())
     }
 }
 
@@ -150,13 +124,14 @@ impl Inner {
     }
 }
 
-/// What lies in a folder, by name; nothing where there is none.
-fn sorted(folder: &Path) -> Result<Vec<PathBuf>, BlobError> {
-    let listed = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
-    let mut paths: Vec<PathBuf> = match listed {
+/// Digests that name what lies in a folder, in order; none where there is no folder.
+fn sorted(folder: &Path) -> Result<Vec<Digest>, BlobError> {
+    let listed = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
+    let names: Vec<OsString> = match listed {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Vec::new(),
         other => other.map_err(BlobError::io("list", folder))?,
     };
-    paths.sort();
-    Ok(paths)
+    let mut digests: Vec<Digest> = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
+    digests.sort_unstable();
+    Ok(digests)
 }

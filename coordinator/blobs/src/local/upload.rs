@@ -11,12 +11,11 @@ use super::{Inner, LocalBlobs, blocking, hash_prefix};
 use crate::{
     error::BlobError,
     turn::{BODY_SILENT, Turn, WRITER_SILENT, Writing},
-    uploader::{Begun, ProjectRoom, UploadStatus, Uploader},
+    uploader::{Announced, Begun, ProjectRoom, UploadStatus, Uploader},
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use planforge_types::{Digest, DigestWriter};
-use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
     fs::{self, File, OpenOptions},
@@ -39,16 +38,6 @@ const RESTING: Duration = Duration::from_secs(10 * 60);
 const LOOK_EVERY_BYTES: u64 = 8 << 20;
 /// Requests that write at once; each holds two threads of the blocking pool, which others need too.
 const MAX_WRITERS: usize = 64;
-
-/// What a client announced, as kept beside the bytes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Announced {
-    digest: Digest,
-    size_bytes: u64,
-    /// Nobody in particular, in what older versions left.
-    #[serde(default)]
-    uploader: Uploader,
-}
 
 /// One open upload.
 #[derive(Debug)]
@@ -169,7 +158,7 @@ impl Uploads {
     }
 
     fn get(&self, id: &str) -> Result<Arc<UploadSlot>, BlobError> {
-        lock(&self.open).get(id).cloned().ok_or_else(|| BlobError::UploadUnknown { id: id.chars().take(64).collect() })
+        lock(&self.open).get(id).cloned().ok_or_else(|| BlobError::upload_unknown(id))
     }
 
     /// An upload of the same bytes that nobody writes to: a client that lost its way continues it.
@@ -232,11 +221,7 @@ impl LocalBlobs {
         let inner = self.inner.clone();
         blocking(move || {
             if may_know && let Some(stored) = inner.announce(digest)? {
-                if stored == size_bytes {
-                    return Ok(Begun::Exists);
-                }
-                let received = format!("{stored} as stored");
-                return Err(BlobError::SizeMismatch { digest, announced_bytes: size_bytes, received });
+                return Begun::of_stored(digest, size_bytes, stored);
             }
             let announced = Announced { digest, size_bytes, uploader };
             if let Some(slot) = inner.uploads.adoptable(&announced) {
@@ -264,11 +249,10 @@ impl LocalBlobs {
     /// What was announced under an id, by this uploader; to others it does not exist.
     pub fn upload_of(&self, uploader: &Uploader, id: &str) -> Result<(Digest, UploadStatus), BlobError> {
         let slot = self.inner.uploads.get(id)?;
-        // What an older version left names nobody; who knows the id has it from there.
-        if slot.uploader.is(uploader) || slot.uploader == Uploader::default() {
-            return Ok((slot.digest, slot.status()));
+        match slot.uploader.is_seen_by(uploader) {
+            true => Ok((slot.digest, slot.status())),
+            false => Err(BlobError::upload_unknown(id)),
         }
-        Err(BlobError::UploadUnknown { id: id.chars().take(64).collect() })
     }
 
     /// Where an upload stands now.
