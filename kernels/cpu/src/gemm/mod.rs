@@ -13,6 +13,7 @@ mod tile;
 pub use attention::{Attention, AttentionShape, HeadRows, Mask, attention, attention_in_passes, score_count};
 pub use batch::{Batch, BatchError, BatchItem, BatchShape, View, multiply_batch};
 pub use pack::{PackedSize, pack_columns, pack_with};
+pub(crate) use tile::in_register;
 pub use tile::{Kernel, kernel_by_name, kernels};
 
 use crate::{

@@ -145,10 +145,10 @@ unsafe fn prefetch_ends<V: Vector, const MR: usize, const NV: usize>(tile: &Tile
 }
 
 /// `pointer`, which the compiler must hold by itself: it would else gather the row pointers into vector registers
-/// and take them out again at every step.
+/// and take them out again at every step, or work one out of another.
 #[inline(always)]
 #[expect(clippy::pointers_in_nomem_asm_block, reason = "the empty assembly reads nothing through the pointer")]
-fn in_register(mut pointer: *const f32) -> *const f32 {
+pub(crate) fn in_register<T>(mut pointer: *const T) -> *const T {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     // SAFETY: the assembly is empty.
     unsafe {

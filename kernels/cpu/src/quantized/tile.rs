@@ -4,6 +4,7 @@
 //! multiplies pairs of those exactly (8-bit ones would saturate), four bytes where it takes bytes as they are.
 
 use crate::{
+    gemm::in_register,
     isa::IsaLevel,
     vector::{ROWS_MAX, VECTORS_MAX, each_row, each_vector},
 };
@@ -209,18 +210,6 @@ unsafe fn compute<S: Sums, const MR: usize, const NV: usize>(tile: &Tile) {
             each_vector!(NV, J, { sums[R][J].store(tile.sums.add((R * NV + J) * S::LANES)) });
         });
     }
-}
-
-/// `pointer`, which the compiler must hold by itself instead of working it out of another at every step.
-#[inline(always)]
-#[expect(clippy::pointers_in_nomem_asm_block, reason = "the empty assembly reads nothing through the pointer")]
-fn in_register(mut pointer: *const u8) -> *const u8 {
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    // SAFETY: the assembly is empty.
-    unsafe {
-        std::arch::asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags));
-    }
-    pointer
 }
 
 /// A family of microkernels with the same panel width, one per number of rows.
