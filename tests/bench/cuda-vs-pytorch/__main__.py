@@ -4,8 +4,11 @@
     python3 tests/bench/cuda-vs-pytorch MODEL... [--batches 1,8] --cache FOLDER [--out FOLDER]   measure
     python3 tests/bench/cuda-vs-pytorch detector --cache FOLDER --streams                        batch 16 on 4 streams
     python3 tests/bench/cuda-vs-pytorch --table FOLDER                                           the tables of all rows
+    python3 tests/bench/cuda-vs-pytorch zoo --peers graph-fp16,reduce-overhead [--missing] ...   networks of torchvision
+    python3 tests/bench/cuda-vs-pytorch --zoo-table FOLDER                                       their table
 
-MODEL is one of resnet50, detector, mobilenet_v3_large, efficientnet_b0, vit_b_16, bert_base; or all. PyTorch's own
+MODEL is one of resnet50, detector, mobilenet_v3_large, efficientnet_b0, vit_b_16, bert_base; or all; or a network of
+torchvision that `grid.py` lists, or zoo for all of those. PyTorch's own
 exporter writes the module of this run as ONNX, from which our engine is built, so graph and weights are the same; `timing.py`
 says what exactly is timed, `peers.py` what the peers are. Inputs are random, in each engine's own type: ours takes
 what the ONNX file declares (fp32 images), the half-precision peers take halves with channels last. Everything stays on
@@ -43,8 +46,9 @@ def names(text):
 
 
 def model(text):
-    if text not in (*grid.MODELS, "all"):
-        raise argparse.ArgumentTypeError(f"{text} is none of {', '.join(grid.MODELS)}, all")
+    known = (*grid.MODELS, "all", *grid.ZOO, "zoo")
+    if text not in known:
+        raise argparse.ArgumentTypeError(f"{text} is none of {', '.join(known)}")
     return text
 
 
@@ -66,11 +70,14 @@ def arguments():
     parser.add_argument("--seconds", type=float, help="most for the whole command; with --fill 540 unless given")
     parser.add_argument("--streams", action="store_true")
     parser.add_argument("--table", type=pathlib.Path)
+    parser.add_argument("--zoo-table", type=pathlib.Path)
     given = parser.parse_args()
-    if not given.table and not given.models:
+    if not (given.table or given.zoo_table) and not given.models:
         parser.error("name models, or a folder of rows by --table")
     if "all" in given.models:
         given.models = list(grid.MODELS)
+    if "zoo" in given.models:
+        given.models = list(grid.ZOO)
     if given.streams and len(given.models) > 1:
         parser.error("--streams takes one model")
     if given.fill and given.seconds is None:
@@ -87,6 +94,11 @@ def main():
         import table
 
         print(table.markdown(given.table))
+        return
+    if given.zoo_table:
+        import table
+
+        print(table.zoo_markdown(given.zoo_table))
         return
     limits.end_on_request()
     given.cache.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,26 @@ ENGINES = (OURS, *EAGER, *COMPILED)
 MODELS = ("resnet50", "detector", "mobilenet_v3_large", "efficientnet_b0", "vit_b_16", "bert_base")
 USUAL_BATCHES = (1, 8, 32)
 BATCHES = {"resnet50": (1, 8, 32, 128)}
+# Networks of torchvision that nobody here tuned for, the most unlike first, so that a part of them says something.
+ZOO = (
+    "resnet18",
+    "densenet121",
+    "regnet_y_400mf",
+    "convnext_tiny",
+    "resnext50_32x4d",
+    "mobilenet_v2",
+    "swin_t",
+    "efficientnet_v2_s",
+    "shufflenet_v2_x1_0",
+    "vgg16_bn",
+    "mnasnet1_0",
+    "wide_resnet50_2",
+    "vit_b_32",
+    "squeezenet1_1",
+    "mobilenet_v3_small",
+)
+ZOO_BATCHES = (1, 8)
+
 MAX_AUTOTUNE_MODELS = ("resnet50", "detector", "bert_base")
 MAX_AUTOTUNE_BATCHES = (1, 32)
 
@@ -35,11 +55,15 @@ GOALS_MS = {
 
 
 def batches(model):
-    return BATCHES.get(model, USUAL_BATCHES)
+    return ZOO_BATCHES if model in ZOO else BATCHES.get(model, USUAL_BATCHES)
 
 
 def cells():
     return [(model, batch) for model in MODELS for batch in batches(model)]
+
+
+def zoo_cells():
+    return [(model, batch) for model in ZOO for batch in ZOO_BATCHES]
 
 
 def peers(model, batch):

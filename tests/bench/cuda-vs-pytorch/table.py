@@ -3,6 +3,8 @@
 A ratio is only taken between rows of one run. Of several runs of a cell the latest row of each engine counts.
 """
 
+import math
+
 import rows as kept
 from grid import (
     COLD_BUILD_MAX_S,
@@ -17,6 +19,7 @@ from grid import (
     WARM_BUILD_MAX_S,
     cells,
     peers,
+    zoo_cells,
 )
 
 SHOWN_LAYERS = 10
@@ -205,6 +208,39 @@ def layers(results, cell):
         ])  # fmt: skip
     head = [f"All {len(found)} steps by themselves, one after the other: {whole:.3f} ms. The slowest:", ""]
     return head + grid(["ms", "share", "TFLOP/s", "GB/s", "kind", "tactic", "step"], body)
+
+
+def zoo_markdown(folder):
+    """The networks that nobody tuned for: by measure, the time of the better of the two peers over ours."""
+    results = Results(kept.all_rows(folder))
+    measures = MEASURES[1:3]
+    body, worst = [], {measure: [] for measure in measures}
+    for cell in zoo_cells():
+        shown = []
+        for measure in measures:
+            found = [results.ratio(cell, peer, measure) for peer in MUST_PEERS]
+            whole = None not in found
+            worst[measure] += [min(found)] if whole else []
+            shown += [number(results.latest(cell, OURS, measure)), *(number(ratio, 2) for ratio in found)]
+        errors = [results.latest(cell, engine, "relative_rms") for engine in (OURS, MUST_PEERS[0])]
+        body.append([*cell, *shown, *("–" if error is None else f"{error:.1e}" for error in errors)])
+    head = ["model", "batch"]
+    for measure in measures:
+        head += [f"ours ms ({title(measure)})", *(f"{peer} / ours" for peer in MUST_PEERS)]
+    lines = grid([*head, "relative RMS, ours", f"relative RMS, {MUST_PEERS[0]}"], body) + [""]
+    for measure, found in worst.items():
+        if found:
+            mean = math.exp(sum(map(math.log, found)) / len(found))
+            faster = sum(ratio > 1 for ratio in found)
+            lines.append(
+                f"- {title(measure)}: faster than both in {faster} of {len(found)} cells measured of {len(body)}, against the "
+                f"better of the two {mean:.2f} x in the geometric mean, {min(found):.2f} x at the least"
+            )
+    missing = [f"{model} {batch}: {results.reason((model, batch), OURS)}" for model, batch in zoo_cells()
+               if results.reason((model, batch), OURS)]  # fmt: skip
+    lines += ["", "Not measured, of ours: " + ("; ".join(missing) or "nothing") + "."]
+    versioned = versions(kept.all_rows(folder))
+    return "\n".join([*versioned, "", *lines]) + "\n"
 
 
 def markdown(folder):

@@ -38,6 +38,18 @@ class Tables(unittest.TestCase):
             self.assertIn(f"- {model}, batch {batch}: not run", text)
         self.assertEqual(len(grid.cells()), 19)
 
+    def test_the_zoo_is_held_against_the_better_peer(self):
+        given = [r for model, batch in grid.zoo_cells()[:2] for r in (
+            row(grid.OURS, 1.0, model=model, batch=batch, relative_rms=1e-3),
+            row("graph-fp16", 2.0, model=model, batch=batch, relative_rms=2e-3),
+            row("reduce-overhead", 0.5 if batch == 8 else 8.0, model=model, batch=batch),
+        )]  # fmt: skip
+        rows.append(self.out, "rows", given)
+        text = table.zoo_markdown(self.out)
+        self.assertIn("faster than both in 1 of 2 cells measured of 30, against the better of the two 1.00 x", text)
+        self.assertIn("| 1.0e-03 | 2.0e-03 |", text)
+        self.assertIn(f"{grid.zoo_cells()[2][0]} 1: not run", text)
+
     def test_ratios_are_of_one_run(self):
         given = [row(grid.OURS, 1.0), row("graph-fp16", 3.0), row(grid.OURS, 2.0, run=2), row("max-autotune", 5.0, run=2)]
         results = table.Results(given)
