@@ -10,16 +10,17 @@ use super::{
     plan::{self, Manifest, device_class, isa_level, levels_here},
     shapes::{Shapes, at},
     tactic::{TuneError, Tuner},
+    tail::{OPTION_BOUNDS, TailSummary, Trial, bounds, refused, trial_outputs, trial_ports},
     target::{OPTION_FUSION, target},
 };
 use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
 use planforge_device::CpuLevel;
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
-use planforge_passes::frontend::{self, Note, Optimized};
+use planforge_passes::frontend::{self, Imported, Note, Optimized};
 use planforge_plan::{BACKEND, container::MAGIC};
 use planforge_report::Finding;
 use planforge_types::{
-    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Sku, Toolchain, failure::chain,
+    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Reason, Sku, Toolchain, failure::chain,
     fingerprint::DiscoveredDevice,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
@@ -27,7 +28,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 /// Option of the build spec: only tactics whose name contains its value, where a step has any.
 pub const OPTION_FORCE_TACTIC: &str = "force_tactic";
 
-const OPTIONS: &[&str] = &[OPTION_FORCE_TACTIC, OPTION_FUSION];
+const OPTIONS: &[&str] = &[OPTION_BOUNDS, OPTION_FORCE_TACTIC, OPTION_FUSION];
 
 /// Compiles for CPUs, per instruction-set level.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,6 +102,12 @@ impl Compiler for CpuCompiler {
                 "leave the option out",
             ));
         }
+        if let Err(part) = bounds(spec.options.get(OPTION_BOUNDS)) {
+            return Err(refuse(
+                format!("{OPTION_BOUNDS} names values with the most that a dimension may be; '{part}' does not"),
+                "say bounds=NAME:SIZE, with commas between several",
+            ));
+        }
         if let Some(value) = spec.options.get(OPTION_FUSION).filter(|value| *value != "off") {
             return Err(refuse(
                 format!("{OPTION_FUSION} is on unless it is off; '{value}' is neither"),
@@ -149,6 +156,12 @@ fn finding(note: &Note) -> Finding {
     }
 }
 
+/// Facts with one more.
+fn joined(mut facts: serde_json::Value, name: &str, value: serde_json::Value) -> serde_json::Value {
+    facts[name] = value;
+    facts
+}
+
 /// Compiles on a host of this class; what its tactics are known for.
 pub(super) fn compile_on(
     device_class: Digest,
@@ -161,7 +174,10 @@ pub(super) fn compile_on(
     let stop = || BackendError::cancelled("the build was cancelled");
     events.progress("import", 0.0, "");
     let model = frontend::open(&request.model)?;
-    let (graph, notes) = frontend::import_first(&model, &request.spec)?;
+    let sized = bounds(request.spec.options.get(OPTION_BOUNDS)).unwrap_or_default();
+    let first = request.spec.profiles.first();
+    let Imported { graph, notes, fragment } = frontend::import_open(&model, first, request.spec.strict, &sized)?;
+    let tail = graph.tail.clone();
     if cancel.is_cancelled() {
         return Err(stop());
     }
@@ -177,6 +193,7 @@ pub(super) fn compile_on(
     let resource = |message: String| BackendError::new(FailureClass::Resource, message);
     let pool = Arc::new(ThreadPool::pinned(threads).map_err(|error| resource(chain(&error)))?);
     let mut cache = TacticCache::open(request.cache.as_deref(), device_class, level.name(), threads);
+    let tuner_pool = Arc::clone(&pool);
     let mut tuner = Tuner {
         isa,
         pool,
@@ -199,7 +216,7 @@ pub(super) fn compile_on(
     tune(&mut draft)?;
     let profiles = &request.spec.profiles;
     let several = profiles.len() > 1 || profiles.iter().any(OptimizationProfile::varies);
-    let (program, dynamic, weights, detached) = if several {
+    let (program, dynamic, weights, mut detached) = if several {
         let mut shapes = Shapes::of(&model, isa, target(&request.spec), threads);
         shapes.add(&profiles[0], draft)?;
         for profile in &profiles[1..] {
@@ -221,6 +238,35 @@ pub(super) fn compile_on(
 
     events.progress("write", 0.0, "");
     program.check().map_err(|error| refuse(error.to_string(), "report this with the model's structure"))?;
+    let mut summary_of_tail = None;
+    if let (Some(tail), Some(fragment)) = (tail, fragment) {
+        let made = match trial_outputs(&program, &weights, &fragment, isa, &tuner_pool) {
+            Ok(Trial::Outputs(made)) => Some(made),
+            Ok(Trial::Failed(error)) if error.unsupported => return Err(refused(&error)),
+            Ok(Trial::Failed(error)) => {
+                events.log(&format!("made-up inputs do not run: {error}"));
+                None
+            }
+            Err(error) => return Err(resource(chain(&error))),
+        };
+        let outputs = trial_ports(&tail.outputs, made.as_ref()).map_err(|name| {
+            refuse(
+                format!("data decides how output {name} is shaped, and the model does not declare it"),
+                "export the model with the types of its outputs",
+            )
+            .because(Reason::Unsupported)
+        })?;
+        if detached.is_none() {
+            detached = Some(fragment.model().detach().map_err(|error| refuse(chain(&error), error.hint()))?);
+        }
+        summary_of_tail = Some(TailSummary {
+            nodes: fragment.len() as u64,
+            reasons: fragment.reasons().collect(),
+            handed: tail.handed,
+            outputs,
+            order: tail.order,
+        });
+    }
     let manifest = Manifest {
         model_digest: request.model_digest,
         sku: request.sku.clone(),
@@ -232,6 +278,7 @@ pub(super) fn compile_on(
         passes,
         program,
         dynamic,
+        tail: summary_of_tail,
     };
     let path = request.scratch.join("engine.plan");
     plan::write(&path, &manifest, &weights, detached.as_ref()).map_err(|error| {
@@ -250,6 +297,10 @@ pub(super) fn compile_on(
         "weight_bytes": manifest.program.weight_bytes,
         "profiles": manifest.profiles(),
     });
+    let facts = match &manifest.tail {
+        Some(tail) => joined(facts, "nodes_sized_by_data", tail.nodes.into()),
+        None => facts,
+    };
     events.progress("write", 1.0, "");
     Ok(CompiledPlan { path, facts, findings: notes.iter().map(finding).collect() })
 }

@@ -6,6 +6,7 @@ use super::{
     program::{BufferId, Program, ProgramError},
     steps::{Operands, Ready, prepare},
 };
+use planforge_import::Fragment;
 use planforge_kernels_cpu::{gemm::Workspace, isa::Isa, pool::ThreadPool, watch::Stint};
 use std::{sync::Arc, time::Instant};
 
@@ -19,6 +20,8 @@ pub struct Engine {
     workspace: Workspace,
     pool: Arc<ThreadPool>,
     isa: Isa,
+    /// The nodes behind the program, where only data decides some sizes.
+    fragment: Option<Arc<Fragment>>,
 }
 
 /// When a step ran, and when each thread was at work on it.
@@ -67,11 +70,20 @@ impl Engine {
             .collect::<Result<Vec<_>, _>>()?;
         let threads = pool.threads();
         let memory = Memory::new(weights);
-        Ok(Self { program, ready, memory, workspace: Workspace::new(threads), pool, isa })
+        Ok(Self { program, ready, memory, workspace: Workspace::new(threads), pool, isa, fragment: None })
     }
 
     pub(crate) fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// The same with nodes behind its program, which whoever runs it runs.
+    pub(crate) fn followed_by(self, fragment: Option<Arc<Fragment>>) -> Self {
+        Self { fragment, ..self }
+    }
+
+    pub(crate) fn fragment(&self) -> Option<&Arc<Fragment>> {
+        self.fragment.as_ref()
     }
 
     /// What another engine of the same program is made of; the constants are shared.

@@ -32,6 +32,9 @@ pub struct Explanation {
     pub refused: Vec<String>,
     /// What to do about it; empty when nothing stands in the way.
     pub hint: String,
+    /// Why some nodes follow the engine's program, with sizes that only data decides; empty where none do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub behind: Vec<String>,
     pub graph: Option<GraphExplanation>,
 }
 
@@ -116,10 +119,14 @@ pub fn explain(model: &Model, profile: Option<&OptimizationProfile>) -> Result<E
         operators,
         refused: Vec::new(),
         hint: String::new(),
+        behind: Vec::new(),
         graph: None,
     };
-    match planforge_import::import(model, profile) {
-        Ok(graph) => explanation.graph = Some(of_graph(graph)?),
+    match planforge_import::import_open(model, profile, false, &BTreeMap::new()) {
+        Ok(imported) => {
+            explanation.behind = imported.fragment.iter().flat_map(|fragment| fragment.reasons()).collect();
+            explanation.graph = Some(of_graph(imported.graph)?);
+        }
         Err(error) => {
             explanation.refused = error.problems.iter().map(ToString::to_string).collect();
             explanation.hint = error.hint();
@@ -250,6 +257,10 @@ impl fmt::Display for Explanation {
         for problem in &self.refused {
             writeln!(lines)?;
             write!(lines, "refused    {problem}")?;
+        }
+        for reason in &self.behind {
+            writeln!(lines)?;
+            write!(lines, "behind     {reason}")?;
         }
         match &self.graph {
             Some(graph) => write!(f, "\n{graph}"),

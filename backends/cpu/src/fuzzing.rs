@@ -8,7 +8,7 @@ use planforge_graph::{
     ir::{Graph, Tensor},
 };
 use planforge_identity::model::identify_open;
-use planforge_import::import;
+use planforge_import::{Imported, import_open};
 use planforge_onnx::Model;
 use planforge_types::{DimRange, HostTensor};
 use std::{collections::BTreeMap, fs, path::Path};
@@ -35,7 +35,7 @@ fn zeros(element: planforge_graph::ir::ElementType, shape: &[usize]) -> HostTens
 pub fn model(bytes: &[u8]) {
     let Ok(model) = Model::from_bytes(bytes.to_vec().into()) else { return };
     identify_open(&model).expect("what was opened has an identity");
-    let Ok(graph) = import(&model, None) else { return };
+    let Ok(Imported { graph, .. }) = import_open(&model, None, false, &BTreeMap::new()) else { return };
     graph.check().expect("an imported graph holds together");
     check_graph(&graph).expect("an imported graph has the types it declares");
     let inputs = graph.inputs.iter().filter_map(|&id| {
@@ -71,7 +71,7 @@ fn sections(bytes: &[u8]) -> Sections<'_> {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     let (manifest, mut weights) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
     let mut model = None;
-    if manifest.windows(VARYING.len()).any(|part| part == VARYING)
+    if HOLD_MODELS.iter().any(|holds| manifest.windows(holds.len()).any(|part| part == *holds))
         && let Some((lengths, rest)) = weights.split_first_chunk::<8>()
     {
         let length = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| lengths[at + byte])) as usize;
@@ -82,8 +82,8 @@ fn sections(bytes: &[u8]) -> Sections<'_> {
     Sections { manifest, weights, model }
 }
 
-/// What only the manifests of plans of varying shapes hold.
-const VARYING: &[u8] = b"\"dynamic\":";
+/// What only the manifests of plans hold that have a model, or a part of one.
+const HOLD_MODELS: [&[u8]; 2] = [b"\"dynamic\":", b"\"tail\":"];
 
 /// What [`plan`] takes as the sections of a plan that was really built.
 pub fn plan_seed(path: &Path) -> Result<Vec<u8>, PlanError> {

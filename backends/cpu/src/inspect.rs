@@ -1,9 +1,10 @@
 //! A plan in words and as JSON: graph, steps with their kernels, tactics tried, memory.
 
 use super::{
-    meter::{input_port, output_port},
+    meter::input_port,
     plan::{self, PlanError, isa_level},
     program::{Place, Program, StepKind},
+    tail::TailSummary,
 };
 use planforge_device::CpuLevel;
 use planforge_plan::{
@@ -48,6 +49,9 @@ pub struct Inspection {
     #[serde(default)]
     pub gelu: BTreeMap<String, u64>,
     pub memory: InspectedMemory,
+    /// What follows the steps, where only data decides some sizes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<TailSummary>,
 }
 
 /// One step of a plan.
@@ -123,9 +127,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
     let level = CpuLevel::of_sku(&manifest.sku).ok_or_else(|| PlanError::Sku { sku: manifest.sku.clone() })?;
     let isa = isa_level(level);
     let program = &manifest.program;
-    let varies = |index: usize| manifest.dynamic.as_ref().and_then(|dynamic| dynamic.outputs.get(index));
-    let outputs = program.outputs.iter().enumerate();
-    let outputs = outputs.map(|(index, port)| output_port(port, varies(index))).collect();
+    let outputs = crate::tail::ports(&manifest);
     let profiles: Vec<InspectedProfile> = (0..manifest.profiles())
         .filter_map(|index| {
             let arena_bytes = manifest.program_of(index)?.arena_bytes;
@@ -195,6 +197,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
         threads: manifest.threads,
         graph: manifest.graph,
         passes: manifest.passes,
+        tail: manifest.tail,
     })
 }
 
@@ -252,6 +255,17 @@ impl fmt::Display for Inspection {
             writeln!(f, "{index:4}  {:<11} {:<40} {}", step.kind, step.kernel, step.nodes.join(" + "))?;
             for tried in step.tried.iter().filter(|tried| tried.best_us.is_some()) {
                 writeln!(f, "        {:10.1} us  {}", tried.best_us.unwrap_or(0.0), tried.name)?;
+            }
+        }
+        if let Some(tail) = &self.tail {
+            writeln!(
+                f,
+                "behind  {} nodes whose sizes only data decides, reading {}",
+                tail.nodes,
+                tail.handed.join(", ")
+            )?;
+            for reason in &tail.reasons {
+                writeln!(f, "        {reason}")?;
             }
         }
         let mut arena: Vec<_> = memory.buffers.iter().filter_map(|buffer| Some((buffer.steps?, buffer))).collect();

@@ -55,6 +55,9 @@ mod shared_constants_tests;
 mod specialize;
 mod steps;
 mod tactic;
+mod tail;
+#[cfg(test)]
+mod tail_tests;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -67,6 +70,7 @@ pub use meter::CpuSession;
 pub use operators::operators;
 pub use plan::{Manifest, PlanError};
 pub(crate) use plan::{Sections, seal, unseal};
+pub use tail::{OPTION_BOUNDS, TailSummary};
 pub use target::OPTION_FUSION;
 
 /// What the passes are told of processors.

@@ -16,16 +16,19 @@ use super::{
     program::{Program, ProgramPort, Step},
     rates,
     specialize::{SpecializeError, Specializer},
+    tail::{self, TailKernels},
     target::target,
 };
 use bytes::Bytes;
 use planforge_backend::{Aside, KeptFile, LoadOptions, Meter, StreamSamples, Window, WindowSamples};
+use planforge_graph::{interpreter, ir::Computer};
+use planforge_import::Fragment;
 use planforge_kernels_cpu::{isa::Isa, pace::pace_ns, pool::ThreadPool};
 use planforge_onnx::Model;
 use planforge_plan::signature::{self, InputSignature};
 use planforge_report::{LayerTime, Rates};
 use planforge_types::failure::chain;
-use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, OptimizationProfile, Port};
+use planforge_types::{BackendError, FailureClass, NamedTensors, OptimizationProfile, Port};
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -42,7 +45,6 @@ const ITERATIONS_MAX: u32 = 10_000_000;
 pub const SHAPES_KEPT: usize = 8;
 
 /// A native engine ready to run.
-#[derive(Debug)]
 pub struct CpuSession {
     manifest: Manifest,
     isa: Isa,
@@ -57,10 +59,19 @@ pub struct CpuSession {
     model: Option<(Bytes, Bytes)>,
     /// Made of the model when a shape asks for it first.
     specializer: Option<Specializer>,
+    /// Computes what follows the program; `computer` is the same.
+    kernels: Option<Arc<TailKernels>>,
+    computer: Arc<dyn Computer>,
     bound: bool,
     /// Where a timeline is written; absent where nobody keeps one.
     scratch: Option<PathBuf>,
     files: Vec<KeptFile>,
+}
+
+impl std::fmt::Debug for CpuSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuSession").field("manifest", &self.manifest).field("profile", &self.profile).finish()
+    }
 }
 
 /// A plan that does not run: its own fault, unless memory is what is missing.
@@ -113,7 +124,7 @@ impl CpuSession {
             let error = engine_error(&error);
             BackendError { message: format!("plan {}: {}", path.display(), error.message), ..error }
         })?;
-        Ok(Self {
+        let mut session = Self {
             manifest,
             isa,
             pool,
@@ -123,9 +134,61 @@ impl CpuSession {
             engines: vec![engine],
             model: checked.model,
             specializer: None,
+            kernels: None,
+            computer: interpreter::plainly(),
             bound: false,
             scratch: options.site.as_ref().map(|site| site.scratch.clone()),
             files: Vec::new(),
+        };
+        if session.manifest.tail.is_some() {
+            let fragment = session.usual_fragment()?;
+            let last = session.engines.pop().map(|engine| engine.followed_by(fragment));
+            session.engines.extend(last);
+        }
+        Ok(session)
+    }
+
+    /// The nodes behind the program of the current profile's usual shapes.
+    fn usual_fragment(&mut self) -> Result<Option<Arc<Fragment>>, BackendError> {
+        if self.manifest.tail.is_none() {
+            return Ok(None);
+        }
+        let fragment = match &self.manifest.dynamic {
+            None => Some(tail::fragment(&self.manifest, self.model.as_ref())?),
+            Some(_) => {
+                let usual = self.takes.iter().map(|input| {
+                    let shape = input.dims.iter().map(|dim| dim.range.opt as usize).collect::<Vec<_>>();
+                    (input.name.as_str(), shape)
+                });
+                let usual: Vec<_> = usual.collect();
+                let fixed = usual.iter().map(|(name, shape)| (*name, shape.as_slice()));
+                let fixed = OptimizationProfile::of_shapes(fixed);
+                self.specializer()?.fragment(&fixed)?
+            }
+        };
+        Ok(self.known(fragment))
+    }
+
+    /// A fragment whose constants the kernels of what follows know.
+    fn known(&mut self, fragment: Option<Arc<Fragment>>) -> Option<Arc<Fragment>> {
+        if let Some(fragment) = &fragment {
+            match &self.kernels {
+                Some(kernels) => kernels.know(fragment),
+                None => {
+                    let kernels = Arc::new(TailKernels::new(self.isa, Arc::clone(&self.pool), fragment));
+                    self.computer = Arc::<TailKernels>::clone(&kernels);
+                    self.kernels = Some(kernels);
+                }
+            }
+        }
+        fragment
+    }
+
+    /// What makes programs of other shapes.
+    fn specializer(&mut self) -> Result<&mut Specializer, BackendError> {
+        Ok(match &mut self.specializer {
+            Some(specializer) => specializer,
+            none => none.insert(specializer(&self.manifest, self.model.as_ref(), self.isa, &self.pool)?),
         })
     }
 
@@ -191,21 +254,18 @@ impl CpuSession {
         let usual = self
             .manifest
             .program_of(self.profile)
-            .filter(|program| program.inputs.iter().map(|port| port.shape.as_slice()).eq(shapes.iter().copied()));
-        let (program, weights) = match usual {
-            Some(program) => (program.clone(), self.weights.clone()),
+            .filter(|program| program.inputs.iter().map(|port| port.shape.as_slice()).eq(shapes.iter().copied()))
+            .cloned();
+        let (program, weights, fragment) = match usual {
+            Some(program) => (program, self.weights.clone(), self.usual_fragment()?),
             None => {
-                let tuned = self.manifest.program_of(self.profile).unwrap_or(&self.manifest.program);
-                let specializer = match &mut self.specializer {
-                    Some(specializer) => specializer,
-                    none => none.insert(specializer(&self.manifest, self.model.as_ref(), self.isa, &self.pool)?),
-                };
-                let (program, more) = specializer.program(&fixed, tuned)?;
-                (program, self.weights.with(more))
+                let tuned = self.manifest.program_of(self.profile).unwrap_or(&self.manifest.program).clone();
+                let (program, more, fragment) = self.specializer()?.program(&fixed, &tuned)?;
+                (program, self.weights.with(more), self.known(fragment))
             }
         };
         let engine = Engine::without_arena(program, weights, self.isa, Arc::clone(&self.pool));
-        engine.map_err(|error| engine_error(&error))
+        engine.map(|engine| engine.followed_by(fragment)).map_err(|error| engine_error(&error))
     }
 }
 
@@ -233,7 +293,8 @@ fn specializer(
     let model = Model::attach(message.clone(), weights.clone())
         .map_err(|error| broken(format!("the plan's model cannot be read: {}", chain(&error))))?;
     let section = (manifest.program.weight_bytes, dynamic.packed.clone());
-    Ok(Specializer::new(model, weights.clone(), section, (isa, target(&manifest.spec)), pool.threads()))
+    let bounds = tail::bounds(manifest.spec.options.get(tail::OPTION_BOUNDS)).unwrap_or_default();
+    Ok(Specializer::new(model, weights.clone(), section, (isa, target(&manifest.spec)), pool.threads(), bounds))
 }
 
 /// Runs `body` and turns a panic in it into an error: a plan is input, and kernels check what they are given.
@@ -287,9 +348,7 @@ impl Meter for CpuSession {
     }
 
     fn outputs(&self) -> Vec<Port> {
-        let varies = |index: usize| self.manifest.dynamic.as_ref().and_then(|dynamic| dynamic.outputs.get(index));
-        let outputs = self.manifest.program.outputs.iter().enumerate();
-        outputs.map(|(index, port)| output_port(port, varies(index))).collect()
+        tail::ports(&self.manifest)
     }
 
     fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError> {
@@ -307,25 +366,24 @@ impl Meter for CpuSession {
     }
 
     fn run(&mut self) -> Result<NamedTensors, BackendError> {
+        let (summary, computer) = (self.manifest.tail.clone(), Arc::clone(&self.computer));
         self.guarded(|engine| {
             engine.run().map_err(|error| BackendError::model(chain(&error)))?;
-            let outputs = engine.program().outputs.iter().enumerate();
-            Ok(outputs
-                .map(|(index, port)| {
-                    let bytes = engine.output(index).to_vec();
-                    (port.name.clone(), HostTensor { element: port.element, shape: port.shape.clone(), bytes })
-                })
-                .collect())
+            tail::finish(engine, summary.as_ref(), &computer)
         })
     }
 
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {
         let iterations = window.iterations.min(ITERATIONS_MAX);
+        let (summary, computer) = (self.manifest.tail.clone(), Arc::clone(&self.computer));
         self.guarded(|engine| {
             let mut latency_ms = Vec::with_capacity(iterations as usize);
             for _ in 0..iterations {
                 let start = Instant::now();
                 engine.run().map_err(|error| BackendError::model(chain(&error)))?;
+                if summary.is_some() {
+                    tail::finish(engine, summary.as_ref(), &computer)?;
+                }
                 latency_ms.push(start.elapsed().as_secs_f64() * 1e3);
             }
             Ok(WindowSamples { latency_ms })
@@ -341,20 +399,40 @@ impl Meter for CpuSession {
     fn layers(&mut self, iterations: u32) -> Result<Vec<LayerTime>, BackendError> {
         let iterations = iterations.clamp(1, ITERATIONS_MAX);
         let mut times = vec![Vec::new(); self.program().steps.len()];
+        let mut behind_ms = Vec::new();
+        let (summary, computer) = (self.manifest.tail.clone(), Arc::clone(&self.computer));
         self.guarded(|engine| {
-            (0..iterations)
-                .try_for_each(|_| engine.run_timed(&mut times))
-                .map_err(|error| BackendError::model(chain(&error)))
+            (0..iterations).try_for_each(|_| {
+                engine.run_timed(&mut times).map_err(|error| BackendError::model(chain(&error)))?;
+                if summary.is_some() {
+                    let start = Instant::now();
+                    tail::finish(engine, summary.as_ref(), &computer)?;
+                    behind_ms.push(start.elapsed().as_secs_f64() * 1e3);
+                }
+                Ok(())
+            })
         })?;
         let (program, isa) = (self.program(), self.isa.level().name());
         let layers = program.steps.iter().zip(&mut times).map(|(step, times)| {
             times.sort_unstable_by(f64::total_cmp);
             layer(program, step, isa, times.get(times.len() / 2).copied().unwrap_or(0.0))
         });
-        Ok(layers.collect())
+        behind_ms.sort_unstable_by(f64::total_cmp);
+        let behind = summary.zip(behind_ms.get(behind_ms.len() / 2)).map(|(summary, &median_ms)| LayerTime {
+            name: format!("{} nodes whose sizes data decides", summary.nodes),
+            kind: "tail".into(),
+            tactic: format!("{isa}_tail"),
+            median_ms,
+            ..LayerTime::default()
+        });
+        Ok(layers.chain(behind).collect())
     }
 
     fn streams(&mut self, streams: u32, window: Window) -> Result<Option<StreamSamples>, BackendError> {
+        if self.manifest.tail.is_some() {
+            // Instances would share what follows the program.
+            return Ok(None);
+        }
         let pool = Arc::clone(&self.pool);
         self.guarded(|engine| instances::measure(engine, &pool, streams, window)).map(Some)
     }

@@ -1,6 +1,6 @@
 //! What a native plan says of itself, and reading it back with every check.
 
-use super::{assemble::WeightPlan, program::Program};
+use super::{assemble::WeightPlan, program::Program, tail::TailSummary};
 use bytes::Bytes;
 use memmap2::Mmap;
 use planforge_device::CpuLevel;
@@ -41,6 +41,9 @@ pub struct Manifest {
     /// What engines of varying shapes, or of several profiles, have besides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic: Option<Dynamic>,
+    /// What follows the program, where only data decides some sizes. Without `dynamic` the plan's model is those nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<TailSummary>,
 }
 
 /// What a plan says of the shapes it is for.
@@ -108,6 +111,9 @@ impl Manifest {
                 return Err(format!("the inputs of profile {index} are not those of its program"));
             }
         }
+        if self.tail.as_ref().is_some_and(|tail| !tail.fits(&self.program.outputs)) {
+            return Err("what it says of the nodes behind its program does not fit it".into());
+        }
         let Some(dynamic) = &self.dynamic else { return Ok(()) };
         let ranks = self.program.outputs.iter().map(|port| port.shape.len());
         if !ranks.eq(dynamic.outputs.iter().map(Vec::len)) {
@@ -162,7 +168,8 @@ pub(crate) fn levels_here() -> String {
     if names.is_empty() { "none of the known levels".to_owned() } else { names.join(", ") }
 }
 
-/// Writes a plan; `path` is complete on disk when this returns. Plans of varying shapes hold their model.
+/// Writes a plan; `path` is complete on disk when this returns. Plans of varying shapes hold their model, others what of it
+/// follows their program.
 pub(crate) fn write(
     path: &Path,
     manifest: &Manifest,
@@ -242,11 +249,11 @@ pub(crate) fn read(path: &Path) -> Result<CheckedPlan, PlanError> {
     let manifest: Manifest = serde_json::from_slice(text.bytes(&map)).map_err(|error| broken(error.to_string()))?;
     manifest.check(weights.length).map_err(broken)?;
     let map = Bytes::from_owner(map);
-    let model = match &manifest.dynamic {
-        Some(_) => {
+    let model = match manifest.dynamic.is_some() || manifest.tail.is_some() {
+        true => {
             Some((section(KIND_MODEL, "model")?.part(&map), section(KIND_MODEL_WEIGHTS, "model's weights")?.part(&map)))
         }
-        None => None,
+        false => None,
     };
     Ok(CheckedPlan { manifest, map, weights, model })
 }

@@ -9,7 +9,7 @@ use super::{
     specialize::{draft_at, follow},
 };
 use planforge_graph::shape::DeclaredDim;
-use planforge_import::declared_dim;
+use planforge_import::{Bounds, declared_dim};
 use planforge_kernels_cpu::isa::Isa;
 use planforge_onnx::{Model, proto::type_proto};
 use planforge_passes::Target;
@@ -34,7 +34,8 @@ pub(crate) struct Shapes<'a> {
 
 /// The steps of `model` at a profile's usual shapes.
 pub(crate) fn at(model: &Model, profile: &OptimizationProfile, target: Target) -> Result<Draft, BackendError> {
-    draft_at(model, &profile.fixed(|range| range.opt), target).map_err(BackendError::from)
+    let at = draft_at(model, &profile.fixed(|range| range.opt), target, &Bounds::new());
+    at.map(|(draft, _)| draft).map_err(BackendError::from)
 }
 
 impl<'a> Shapes<'a> {
@@ -59,7 +60,8 @@ impl<'a> Shapes<'a> {
         for (name, pick) in [("smallest", min as fn(&DimRange) -> u64), ("largest", max)] {
             let index = self.programs.len();
             let point = format!("at the {name} shapes of profile {index}");
-            let mut draft = draft_at(self.model, &profile.fixed(pick), self.target).map_err(|error| {
+            let fixed = profile.fixed(pick);
+            let (mut draft, _) = draft_at(self.model, &fixed, self.target, &Bounds::new()).map_err(|error| {
                 BackendError::new(FailureClass::Model, format!("{point}: {}", chain(&error)))
                     .with_hint("narrow the profile to shapes that suit the model")
             })?;
@@ -88,6 +90,12 @@ impl<'a> Shapes<'a> {
     fn assemble(&mut self, draft: Draft, point: &str) -> Result<Program, BackendError> {
         let program = assemble(draft, &mut self.weights);
         program.check().map_err(|error| BackendError::new(FailureClass::Model, format!("{point}: {error}")))?;
+        let names = |program: &Program| program.outputs.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
+        if self.programs.first().is_some_and(|first| names(first) != names(&program)) {
+            // Which nodes follow the program is a property of the model, but for what a size of one leaves out.
+            let message = format!("{point}: other values are handed to the nodes that only data sizes");
+            return Err(BackendError::new(FailureClass::Model, message).with_hint("narrow the profile"));
+        }
         self.outputs.push(program.outputs.iter().map(|port| port.shape.clone()).collect());
         Ok(program)
     }

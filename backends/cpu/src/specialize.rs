@@ -14,7 +14,7 @@ use super::{
     program::{Program, ProgramError, Step, Tactic},
     steps::candidates,
 };
-use planforge_import::{ImportError, import};
+use planforge_import::{Bounds, Fragment, ImportError, Imported, import_open};
 use planforge_kernels_cpu::isa::Isa;
 use planforge_onnx::Model;
 use planforge_passes::{PassError, Target};
@@ -22,6 +22,7 @@ use planforge_types::{Digest, OptimizationProfile};
 use std::{
     collections::BTreeMap,
     io::{self, Cursor},
+    sync::Arc,
 };
 
 /// Why a program of some shapes cannot be made.
@@ -41,11 +42,16 @@ pub enum SpecializeError {
     Memory(#[from] OutOfMemory),
 }
 
-/// The steps of `model` at the shapes of `fixed`, their tactics open.
-pub(crate) fn draft_at(model: &Model, fixed: &OptimizationProfile, target: Target) -> Result<Draft, SpecializeError> {
-    let graph = import(model, Some(fixed))?;
+/// The steps of `model` at the shapes of `fixed`, their tactics open, and the nodes behind them.
+pub(crate) fn draft_at(
+    model: &Model,
+    fixed: &OptimizationProfile,
+    target: Target,
+    bounds: &Bounds,
+) -> Result<(Draft, Option<Arc<Fragment>>), SpecializeError> {
+    let Imported { graph, fragment, .. } = import_open(model, Some(fixed), false, bounds)?;
     let optimized = planforge_passes::pipeline(graph, target)?;
-    Ok(lower(&optimized.graph)?)
+    Ok((lower(&optimized.graph)?, fragment))
 }
 
 /// Gives every step of `draft` that has a choice the tactic nearest to that of its like in `tuned`.
@@ -127,6 +133,7 @@ pub(crate) struct Specializer {
     isa: Isa,
     target: Target,
     threads: usize,
+    bounds: Bounds,
     /// Size of the plan's weights section, and what lies where in it.
     section_bytes: u64,
     shared: Shared,
@@ -140,18 +147,25 @@ impl Specializer {
         (section_bytes, places): (u64, BTreeMap<Digest, [u64; 2]>),
         (isa, target): (Isa, Target),
         threads: usize,
+        bounds: Bounds,
     ) -> Self {
         let shared = Shared { digests: Digests::over(stable), places };
-        Self { model, isa, target, threads, section_bytes, shared }
+        Self { model, isa, target, threads, bounds, section_bytes, shared }
     }
 
-    /// The program at the shapes of `fixed`, with the tactics of `tuned`, and the constants it has beside the plan's.
+    /// The nodes behind the program at the shapes of `fixed`.
+    pub(crate) fn fragment(&self, fixed: &OptimizationProfile) -> Result<Option<Arc<Fragment>>, SpecializeError> {
+        Ok(import_open(&self.model, Some(fixed), false, &self.bounds)?.fragment)
+    }
+
+    /// The program at the shapes of `fixed`, with the tactics of `tuned`, the constants it has beside the plan's, and the
+    /// nodes behind it.
     pub(crate) fn program(
         &mut self,
         fixed: &OptimizationProfile,
         tuned: &Program,
-    ) -> Result<(Program, AlignedBytes), SpecializeError> {
-        let mut draft = draft_at(&self.model, fixed, self.target)?;
+    ) -> Result<(Program, AlignedBytes, Option<Arc<Fragment>>), SpecializeError> {
+        let (mut draft, fragment) = draft_at(&self.model, fixed, self.target, &self.bounds)?;
         follow(&mut draft, tuned, self.isa, self.threads);
         let mut weights = WeightPlan::sharing(self.section_bytes, std::mem::take(&mut self.shared));
         let program = assemble(draft, &mut weights);
@@ -164,6 +178,6 @@ impl Specializer {
         }
         written?;
         program.check()?;
-        Ok((program, more))
+        Ok((program, more, fragment))
     }
 }

@@ -2,7 +2,7 @@
 //! folded.
 
 use crate::{
-    ir::{Graph, Node, Op, Tensor, ValueId},
+    ir::{Computer, Graph, Node, Op, Sized, Tensor, ValueId},
     named,
     reference::{
         Inputs, OpError, attention, contraction, elementwise, gather, movement, normalize, numbers, pool, quantize,
@@ -10,7 +10,7 @@ use crate::{
     },
     shape::TensorType,
 };
-use std::{collections::BTreeMap, ops::ControlFlow};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 #[cfg(test)]
 mod tests;
@@ -171,14 +171,30 @@ pub fn execute_by(
             }
         }
     }
-    graph
-        .outputs
-        .iter()
-        .map(|output| match &values[output.value.index()] {
-            Some(tensor) => Ok((output.name.clone(), tensor.clone())),
-            None => Err(OpError::InputNotGiven { name: output.name.clone() }),
-        })
-        .collect()
+    let outputs = graph.outputs.iter().map(|output| match &values[output.value.index()] {
+        Some(tensor) => Ok((output.name.clone(), tensor.clone())),
+        None => Err(OpError::InputNotGiven { name: output.name.clone() }),
+    });
+    let outputs = outputs.collect::<Result<_, _>>()?;
+    match &graph.tail {
+        None => Ok(outputs),
+        Some(tail) => Ok(tail.finish(outputs, &plainly())?),
+    }
+}
+
+/// Computes what follows a graph by the reference kernels.
+pub fn plainly() -> Arc<dyn Computer> {
+    Arc::new(Plainly)
+}
+
+struct Plainly;
+
+impl Computer for Plainly {
+    fn compute(&self, op: &Op, inputs: &[Option<&Tensor>], outputs: &[Sized]) -> Result<Vec<Tensor>, String> {
+        let types: Vec<TensorType> =
+            outputs.iter().map(|(element, shape)| TensorType::new(*element, shape.clone())).collect();
+        run(op, inputs, &types).map_err(|error| error.to_string())
+    }
 }
 
 fn bind_inputs(graph: &Graph, inputs: &BTreeMap<String, Tensor>, values: &mut [Option<Tensor>]) -> Result<(), OpError> {

@@ -8,11 +8,15 @@ use super::{
     narrow::{Kept, Narrow},
     standard,
 };
-use crate::scope::{Context, Scope};
+use crate::{
+    eager::Eager,
+    scope::{Context, Scope},
+};
 use planforge_graph::{
     infer::infer,
     interpreter,
     ir::{ElementType, Graph, Node, Op, Output, Tensor, ValueId},
+    reference::OpError,
     shape::{TensorType, check_size},
 };
 use planforge_onnx::{
@@ -57,10 +61,17 @@ pub struct Builder {
     pub sequences: BTreeMap<ValueId, Vec<ValueId>>,
     /// Values that are kept as another type than the model means.
     pub narrow: BTreeMap<ValueId, Narrow>,
+    /// Computes every node as it is lowered, so that every value is known; absent where a graph is made.
+    pub eager: Option<Eager>,
     invented: u64,
 }
 
 impl Builder {
+    /// One that computes every node as it is lowered.
+    pub fn computing(eager: Eager) -> Self {
+        Self { eager: Some(eager), ..Self::default() }
+    }
+
     pub fn add_value(&mut self, name: String, ty: TensorType) -> ValueId {
         self.total_elements += ty.shape.iter().map(|&size| size as u128).product::<u128>();
         let id = self.graph.add_value(name, ty.element, &ty.shape);
@@ -240,7 +251,8 @@ impl Lowering<'_> {
 
     /// Adds a constant of the importer's own.
     pub fn add_constant(&mut self, tensor: Tensor) -> ValueId {
-        let name = self.builder.invent(&self.label.clone());
+        // Where everything is computed at once, nobody asks for names.
+        let name = if self.builder.eager.is_some() { String::new() } else { self.builder.invent(&self.label.clone()) };
         self.builder.add_constant(name, tensor)
     }
 
@@ -288,6 +300,13 @@ impl Lowering<'_> {
             let sizes: Vec<i128> = result.shape.iter().map(|&size| size as i128).collect();
             check_size("the result", &sizes)?;
         }
+        if self.builder.eager.is_some() {
+            let computed = self.compute_now(&op, &inputs, results)?;
+            self.builder
+                .narrow
+                .extend(narrow.into_iter().flat_map(|narrow| computed.iter().map(move |&id| (id, narrow))));
+            return Ok(computed);
+        }
         if let Some(constants) = self.small_constants(&op, &inputs, &results) {
             let constants: Vec<Option<&Tensor>> = constants.iter().map(Option::as_ref).collect();
             let computed = interpreter::run(&op, &constants, &results)?;
@@ -305,6 +324,28 @@ impl Lowering<'_> {
         let origins = vec![self.label.clone()];
         self.builder.graph.nodes.push(Node { op, inputs, outputs: outputs.clone(), origins });
         Ok(outputs)
+    }
+
+    /// Computes a node of which every input is known.
+    fn compute_now(
+        &mut self,
+        op: &Op,
+        inputs: &[Option<ValueId>],
+        results: Vec<TensorType>,
+    ) -> Result<Vec<ValueId>, Refusal> {
+        let Some(eager) = &self.builder.eager else { return Err(Refusal::Inner) };
+        let known = |id: &ValueId| self.builder.graph.constant(*id);
+        let tensors: Vec<Option<&Tensor>> = inputs.iter().map(|id| id.as_ref().and_then(known)).collect();
+        if let Some(position) = (0..inputs.len()).find(|&at| inputs[at].is_some() && tensors[at].is_none()) {
+            return Err(OpError::MissingInput { op: op.kind().to_owned(), position }.into());
+        }
+        let computed = eager.compute(op, &tensors, results)?;
+        Ok(computed.into_iter().map(|tensor| self.builder.add_constant(String::new(), tensor)).collect())
+    }
+
+    /// Whether what is looked at here may be of any size: it is there.
+    pub fn sees_all(&self) -> bool {
+        self.builder.eager.is_some()
     }
 
     /// The type that is meant by what a value is kept as.

@@ -107,6 +107,10 @@ pub enum Problem {
     OutputDiffers { name: String, declared: String, inferred: String },
     #[error("output {name} is a list of maps, in place of which engines give a tensor")]
     Maps { name: String },
+    #[error("value {name} has the shape {shape:?}, of which a dimension is larger than its bound of {bound}")]
+    Bound { name: String, shape: Vec<usize>, bound: u64 },
+    #[error("the values behind {node} take {bytes} bytes, more than their bound of {bound}")]
+    Held { node: String, bytes: u64, bound: u64 },
     #[error("the graph has {count} {what}, more than the {most} this compiler takes")]
     TooLarge { what: &'static str, count: u128, most: u128 },
 }
@@ -132,6 +136,8 @@ pub enum Refusal {
     Element(String),
     #[error("{what} are strings, which engines do not have")]
     Strings { what: String },
+    #[error("{reason}")]
+    Run { reason: String },
     /// Something inside of a function or subgraph was refused, which is listed apart.
     #[error("something it needs was refused")]
     Inner,
@@ -194,7 +200,7 @@ impl ImportError {
     }
 
     /// Whether everything that is wrong is what this importer does not know, so that another one may take the model as it is.
-    fn is_unsupported(&self) -> bool {
+    pub(crate) fn is_unsupported(&self) -> bool {
         self.problems.iter().all(|problem| match problem {
             Problem::Operator { .. }
             | Problem::Opset { .. }
@@ -268,7 +274,7 @@ impl ImportError {
                 .into();
         }
         if self.any(|problem| matches!(problem, Problem::Node { refusal: Refusal::NotConstant { .. }, .. })) {
-            return format!("shapes follow from data here, which needs a constant for now; {ELSEWHERE}");
+            return format!("only data decides sizes here, which native engines take on processors alone; {ELSEWHERE}");
         }
         if self.any(|problem| matches!(problem, Problem::NoOpset)) {
             return "the file says nothing of the operators' version: add opset_import, or export it again".into();

@@ -12,6 +12,7 @@
 //! | `narrow` | types of eight bits and fewer that the graph has not, and what they are kept as |
 //! | `solve` | sizes of open dimensions that follow from the graph |
 //! | `proposal` | shapes to build a model with open dimensions at |
+//! | `tail`, `eager` | what follows where only data decides sizes: which nodes those are, and how they are run |
 //! | `error` | everything that is wrong, and what to do about it |
 //!
 //! Not consulted: `value_info`, which only repeats what inference finds. A declared shape of an output that contradicts
@@ -20,6 +21,7 @@
 mod attributes;
 mod builder;
 mod declared;
+mod eager;
 mod error;
 mod lower;
 mod narrow;
@@ -27,6 +29,7 @@ mod order;
 mod proposal;
 mod scope;
 mod solve;
+mod tail;
 
 #[doc(hidden)]
 pub mod testing;
@@ -34,12 +37,15 @@ pub mod testing;
 mod tests;
 
 pub use declared::declared_dim;
+pub use eager::TAIL_BYTES_MAX;
 pub use error::{ImportError, Note, Problem, Refusal};
 pub use lower::{Known, NEWEST_OPSET, OLDEST_OPSET, known as known_operators, supported as supported_operators};
 
 use builder::{Builder, MAX_TOTAL_ELEMENTS};
 use lower::lower_node;
 use narrow::{Kept, Narrow, kept_type};
+pub use tail::{Bounds, Fragment};
+
 use planforge_graph::{
     ir::{ElementType, Graph, Tensor, ValueId},
     shape::{DeclaredDim, TensorType, bind_input, check_size},
@@ -54,7 +60,9 @@ use scope::{Context, Functions, Scope, function_key, functions};
 use std::{
     cell::LazyCell,
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
+use tail::Behind;
 
 /// Most nodes a graph may have; unrolled models stay far below.
 pub const MAX_NODES: usize = 1 << 18;
@@ -64,6 +72,8 @@ pub const MAX_NODES: usize = 1 << 18;
 pub struct Imported {
     pub graph: Graph,
     pub notes: Vec<Note>,
+    /// The nodes behind the graph, which are its tail as well: see [`import_open`].
+    pub fragment: Option<Arc<Fragment>>,
 }
 
 /// Imports the model's graph with the shapes of `profile` (its `opt` sizes). An error names every problem found.
@@ -77,12 +87,32 @@ pub fn import_noted(
     profile: Option<&OptimizationProfile>,
     strict: bool,
 ) -> Result<Imported, ImportError> {
-    let mut error = match attempt(model, profile, strict) {
+    import_by(model, profile, strict, None)
+}
+
+/// As [`import_noted`], and takes models of which only data decides some sizes: the nodes that follow from them are the
+/// graph's tail. `bounds` says how large their values may be.
+pub fn import_open(
+    model: &Model,
+    profile: Option<&OptimizationProfile>,
+    strict: bool,
+    bounds: &Bounds,
+) -> Result<Imported, ImportError> {
+    import_by(model, profile, strict, Some(bounds))
+}
+
+fn import_by(
+    model: &Model,
+    profile: Option<&OptimizationProfile>,
+    strict: bool,
+    open: Option<&Bounds>,
+) -> Result<Imported, ImportError> {
+    let mut error = match attempt(model, profile, strict, open) {
         Ok(imported) => return Ok(imported),
         Err(problems) => ImportError { problems, sized: profile.is_some(), proposal: None },
     };
     if error.is_about_sizes() && has_open_dimensions(model) {
-        let mut fits = |profile: &OptimizationProfile| match attempt(model, Some(profile), false) {
+        let mut fits = |profile: &OptimizationProfile| match attempt(model, Some(profile), false, open) {
             Ok(_) => true,
             Err(problems) => !ImportError { problems, sized: true, proposal: None }.is_about_sizes(),
         };
@@ -96,15 +126,26 @@ fn has_open_dimensions(model: &Model) -> bool {
     declared::inputs(model.graph()).into_iter().filter_map(declared::open_dims).flatten().any(|dim| is_open(&dim))
 }
 
-fn attempt(model: &Model, profile: Option<&OptimizationProfile>, strict: bool) -> Result<Imported, Vec<Problem>> {
+fn attempt(
+    model: &Model,
+    profile: Option<&OptimizationProfile>,
+    strict: bool,
+    open: Option<&Bounds>,
+) -> Result<Imported, Vec<Problem>> {
     let (builder, notes) = (Builder::default(), Vec::new());
     let functions = functions(model);
-    let mut importer = Importer { model, builder, notes, strict, defined_by: BTreeMap::new(), functions };
+    let (defined_by, behind) = (BTreeMap::new(), open.map(|_| Behind::default()));
+    let mut importer = Importer { model, builder, notes, strict, defined_by, functions, behind };
     importer.run(profile);
-    match importer.builder.problems.is_empty() {
-        true => Ok(Imported { graph: importer.builder.graph, notes: importer.notes }),
-        false => Err(importer.builder.problems),
+    if !importer.builder.problems.is_empty() {
+        return Err(importer.builder.problems);
     }
+    let Importer { mut builder, notes, behind, .. } = importer;
+    let fragment = match (behind.filter(|behind| !behind.is_empty()), open) {
+        (Some(behind), Some(bounds)) => behind.cut(model, &mut builder, bounds)?.map(Arc::new),
+        _ => None,
+    };
+    Ok(Imported { graph: builder.graph, notes, fragment })
 }
 
 /// The element type behind ONNX's number for it, or the name of a type that is not supported.
@@ -161,6 +202,8 @@ struct Importer<'a> {
     /// What defines each name: an input, an initializer or a node.
     defined_by: BTreeMap<&'a str, String>,
     functions: Functions<'a>,
+    /// The nodes whose sizes only data decides; absent where there must be none.
+    behind: Option<Behind>,
 }
 
 impl<'a> Importer<'a> {
@@ -198,7 +241,10 @@ impl<'a> Importer<'a> {
         for index in order {
             let functions = &self.functions;
             let context = Context { model, functions, opset, bound: None, calls: &[], depth: 0, prefix: "" };
-            lower_node(&mut self.builder, &graph.node[index], context);
+            match &mut self.behind {
+                Some(behind) => behind.lower(&mut self.builder, &graph.node, index, context),
+                None => lower_node(&mut self.builder, &graph.node[index], context),
+            }
             if self.builder.total_elements > MAX_TOTAL_ELEMENTS {
                 let count = self.builder.total_elements;
                 self.builder.problems.push(Problem::TooLarge { what: "elements", count, most: MAX_TOTAL_ELEMENTS });

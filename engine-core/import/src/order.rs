@@ -43,7 +43,7 @@ pub fn sort(nodes: &[NodeProto]) -> Result<Vec<usize>, Vec<usize>> {
 }
 
 /// Every name a node reads, those its subgraphs take from around them included.
-fn read_by<'a>(node: &'a NodeProto, visit: &mut dyn FnMut(&'a str)) {
+pub fn read_by<'a>(node: &'a NodeProto, visit: &mut dyn FnMut(&'a str)) {
     node.input.iter().for_each(|name| visit(name));
     for attribute in &node.attribute {
         for graph in attribute.g.as_deref().into_iter().chain(&attribute.graphs) {

@@ -3,6 +3,7 @@
 mod classifiers;
 mod files;
 mod narrow;
+mod open;
 
 use super::{
     testing::{TestModel, dim, float, int, ints, numbers, text, value_info},

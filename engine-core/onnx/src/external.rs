@@ -61,14 +61,14 @@ fn number(key: &'static str, text: &str) -> Result<u64, TensorError> {
 }
 
 /// One mapped data file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DataFile {
     pub path: PathBuf,
     pub bytes: Bytes,
 }
 
 /// The data files of one model, by normalised relative name.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DataFiles {
     /// The model's folder, resolved; `None` for a model read from memory.
     folder: Option<PathBuf>,

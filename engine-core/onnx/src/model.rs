@@ -114,6 +114,12 @@ impl Model {
         self.proto.graph.as_ref().unwrap_or(&NONE)
     }
 
+    /// This model with another main graph, whose tensors are of the same files.
+    pub fn with_graph(&self, graph: GraphProto) -> Self {
+        let proto = ModelProto { graph: Some(graph), ..self.proto.clone() };
+        Self { proto, files: self.files.clone(), data: self.data.clone() }
+    }
+
     /// The files it was read from: the ONNX file first, then external data files by name. The first is absent for a
     /// model read from memory.
     pub fn files(&self) -> &[ModelFile] {

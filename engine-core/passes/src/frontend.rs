@@ -3,8 +3,7 @@
 
 use crate::Target;
 use planforge_graph::ir::{Dim, Graph, ValueId};
-use planforge_import::Imported;
-pub use planforge_import::Note;
+pub use planforge_import::{Bounds, Imported, Note};
 use planforge_onnx::Model;
 use planforge_plan::{GraphSummary, PassSummary};
 use planforge_types::{BackendError, BuildSpec, OptimizationProfile, Port, failure::chain};
@@ -28,9 +27,19 @@ pub fn import(model: &Model, profile: Option<&OptimizationProfile>) -> Result<Gr
     Ok(planforge_import::import(model, profile)?)
 }
 
-/// The same for the first profile of a spec, with what its report says of it.
+/// As [`import`], and takes models of which only data decides some sizes: what follows from them is the graph's tail.
+pub fn import_open(
+    model: &Model,
+    profile: Option<&OptimizationProfile>,
+    strict: bool,
+    bounds: &Bounds,
+) -> Result<Imported, BackendError> {
+    Ok(planforge_import::import_open(model, profile, strict, bounds)?)
+}
+
+/// The same as [`import`] for the first profile of a spec, with what its report says of it.
 pub fn import_first(model: &Model, spec: &BuildSpec) -> Result<(Graph, Vec<Note>), BackendError> {
-    let Imported { graph, notes } = planforge_import::import_noted(model, spec.profiles.first(), spec.strict)?;
+    let Imported { graph, notes, .. } = planforge_import::import_noted(model, spec.profiles.first(), spec.strict)?;
     Ok((graph, notes))
 }
 
@@ -63,9 +72,16 @@ pub fn inputs(graph: &Graph) -> Vec<Port> {
     graph.inputs.iter().map(|&id| port(graph, &graph.value(id).name, id)).collect()
 }
 
-/// The outputs of a graph, under the model's names for them.
+/// The outputs of a graph, under the model's names for them; of its tail, as the model declares them.
 pub fn outputs(graph: &Graph) -> Vec<Port> {
-    graph.outputs.iter().map(|output| port(graph, &output.name, output.value)).collect()
+    let own = graph.outputs.iter().map(|output| port(graph, &output.name, output.value));
+    let Some(tail) = &graph.tail else { return own.collect() };
+    let behind = tail.outputs.iter().filter_map(|output| {
+        let (element, shape) = output.declared.clone()?;
+        Some(Port { name: output.name.clone(), element, shape })
+    });
+    let all: Vec<Port> = own.chain(behind).collect();
+    tail.order.iter().filter_map(|name| all.iter().find(|port| port.name == *name).cloned()).collect()
 }
 
 fn port(graph: &Graph, name: &str, id: ValueId) -> Port {

@@ -18,6 +18,7 @@
 //! | [`fourier`] | discrete Fourier transforms of any length |
 //! | [`lookup`] | elements found by indices, the first of lines in order |
 //! | [`recurrent`] | RNN, GRU and LSTM |
+//! | [`regions`] | regions of images, sampled into grids |
 //! | [`resample`] | lines as weighted sums of other lines |
 //! | [`shuffle`] | transpose, gather and layout changes |
 //! | [`trees`] | ensembles of decision trees |
@@ -40,6 +41,7 @@ pub mod pointwise;
 pub mod pool;
 pub mod quantized;
 pub mod recurrent;
+pub mod regions;
 pub mod resample;
 pub mod rows;
 pub mod shuffle;

@@ -1,6 +1,6 @@
 //! Graph, nodes and values.
 
-use super::{ElementType, Op, Tensor};
+use super::{ElementType, Op, Tail, Tensor};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,6 +71,8 @@ pub struct Graph {
     /// In topological order.
     pub nodes: Vec<Node>,
     pub constants: BTreeMap<ValueId, Tensor>,
+    /// What of the model follows behind the nodes, for only data decides its sizes. Then `outputs` has what it reads, too.
+    pub tail: Option<Tail>,
 }
 
 /// Who defines and who uses each value; built once, valid until the graph changes.

@@ -13,6 +13,7 @@ mod dump;
 mod graph;
 mod named_op;
 mod op;
+mod tail;
 mod tensor;
 
 pub use check::GraphError;
@@ -23,4 +24,5 @@ pub use op::{
     Pool, PoolKind, Quantization, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Unary,
 };
 pub use planforge_types::{ElementType, element_count};
+pub use tail::{Computer, Remainder, Sized, Tail, TailError, TailOutput};
 pub use tensor::{Element, Tensor, TensorError};

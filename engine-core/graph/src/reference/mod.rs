@@ -24,7 +24,7 @@ pub use movement::padded_position;
 pub use quantize::steps;
 pub use walk::around;
 
-use crate::ir::{ElementType, TensorError};
+use crate::ir::{ElementType, TailError, TensorError};
 
 /// Why an operator or a graph could not be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +53,8 @@ pub enum OpError {
     Unbound { name: String },
     #[error("the execution was stopped")]
     Stopped,
+    #[error(transparent)]
+    Tail(#[from] TailError),
     #[error("node {node}: {source}")]
     Node { node: String, source: Box<OpError> },
 }

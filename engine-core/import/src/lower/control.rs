@@ -106,6 +106,7 @@ fn repeat(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     })?;
     let mut scans: Vec<Vec<ValueId>> = vec![Vec::new(); scanned];
     let initializers = node.initializers(body);
+    let first = node.builder.graph.values.len();
     // Set once the condition is not known: whether every condition so far held.
     let mut active: Option<ValueId> = None;
     for iteration in 0.. {
@@ -151,6 +152,8 @@ fn repeat(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         for (parts, &part) in scans.iter_mut().zip(scan) {
             parts.push(part);
         }
+        let kept = state.iter().chain(&cond).chain(scans.iter().flatten()).copied();
+        node.builder.forget(first, kept);
     }
     for (index, parts) in scans.into_iter().enumerate() {
         if node.wants(carried + index) {
@@ -256,6 +259,7 @@ fn run(node: &mut Lowering<'_>, scan: &Scan<'_>, inputs: &[ValueId]) -> Result<V
         return Err(impossible_scan("more iterations than 65536"));
     }
     let mut scans: Vec<Vec<ValueId>> = vec![Vec::new(); scan.stacked.len()];
+    let first = node.builder.graph.values.len();
     for step in 0..length {
         // Beside the nodes of the body: two that cut out each argument, and one for each part that is stacked.
         node.builder.unroll(1 + 2 * sequences.len() + scans.len())?;
@@ -275,6 +279,7 @@ fn run(node: &mut Lowering<'_>, scan: &Scan<'_>, inputs: &[ValueId]) -> Result<V
         for (parts, &part) in scans.iter_mut().zip(made) {
             parts.push(part);
         }
+        node.builder.forget(first, state.iter().chain(scans.iter().flatten()).copied());
     }
     for (parts, &(axis, from_end)) in scans.into_iter().zip(&scan.stacked) {
         state.push(stack(node, parts, axis, from_end)?);

@@ -68,7 +68,10 @@ pub fn lower_node(builder: &mut Builder, node: &NodeProto, context: Context<'_>)
     }
     let first_new = builder.graph.values.len();
     match lower_with(builder, node, &name, inputs, context) {
-        Ok(results) => name_results(builder, node, &results, first_new),
+        Ok(results) => {
+            name_results(builder, node, &results, first_new);
+            builder.check_bounds(node);
+        }
         // What is wrong with it is listed already.
         Err(Refusal::Inner) if !builder.problems.is_empty() => {}
         Err(refusal) => {

@@ -15,7 +15,7 @@ pub const RULES: &[Rule] = &[
 /// A constant input that is small enough to be looked at here.
 fn small<'a>(node: &'a Lowering<'_>, position: usize, what: &'static str) -> Result<&'a Tensor, Refusal> {
     let tensor = node.known(position, what)?;
-    match tensor.len() <= MAX_FOLDED_ELEMENTS {
+    match node.sees_all() || tensor.len() <= MAX_FOLDED_ELEMENTS {
         true => Ok(tensor),
         false => Err(Refusal::Impossible { what, value: "too large".into(), shape: tensor.shape().to_vec() }),
     }
@@ -81,7 +81,7 @@ fn unique(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let shape = node.shape(x);
     let (outer, size, inner) = planforge_graph::reference::around(&shape, axis);
     // Slices without elements may be any number.
-    if size > MAX_FOLDED_ELEMENTS {
+    if size > MAX_FOLDED_ELEMENTS && !node.sees_all() {
         return Err(Refusal::Impossible { what: "the number of slices", value: size.to_string(), shape });
     }
     let slice = |at: usize| -> Vec<f64> {
@@ -150,7 +150,7 @@ fn non_max_suppression(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal>
     }
     let (batch, count, classes) = (*batch, *count, *classes);
     // Boxes without scores may be of any number of classes.
-    if batch.saturating_mul(classes) > MAX_FOLDED_ELEMENTS {
+    if batch.saturating_mul(classes) > MAX_FOLDED_ELEMENTS && !node.sees_all() {
         return Err(wrong());
     }
     let (boxes, scores) = (boxes.to_f64s(), scores.to_f64s());

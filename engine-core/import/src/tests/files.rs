@@ -80,7 +80,7 @@ fn sizes_that_are_no_sizes_are_open() {
 fn a_declared_shape_that_is_wrong_is_told_and_refused_where_that_is_asked_for() {
     let mut model = TestModel::new(17).input("x", &[2, 3]).node("Relu", &["x"], "y", vec![]);
     model.graph().output.push(value_info("y", FLOAT, vec![dim(size(2)), dim(size(4))]));
-    let Imported { graph, notes } = import_noted(&model.model(), None, false).expect("the nodes are right");
+    let Imported { graph, notes, .. } = import_noted(&model.model(), None, false).expect("the nodes are right");
     assert_eq!(graph.static_shape(graph.outputs[0].value), Some(vec![2, 3]));
     let [note @ Note::OutputDiffers { name, .. }] = &notes[..] else { panic!("{notes:?}") };
     assert_eq!((name.as_str(), note.is_warning(), note.code()), ("y", true, "declared-output"));
@@ -155,7 +155,7 @@ fn sizes_that_weights_say_are_taken_and_told() {
         .node("MatMul", &["positive", "w"], "y", vec![])
         .output("y");
     let model = with_input(model, "x", FLOAT, vec![size(2), named("features")]);
-    let Imported { graph, notes } = import_noted(&model.model(), None, false).expect("24 is all that fits");
+    let Imported { graph, notes, .. } = import_noted(&model.model(), None, false).expect("24 is all that fits");
     assert_eq!(graph.static_shape(graph.inputs[0]), Some(vec![2, 24]));
     assert_eq!(notes, [Note::Solved { input: "x".into(), axis: 1, size: 24 }]);
     // What is given counts, even where it is wrong; then it is said so, and not that the model be changed.

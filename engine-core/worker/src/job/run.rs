@@ -553,7 +553,9 @@ impl Job<'_> {
             return Err("the model that the plan was built from was not given".into());
         }
         let model = planforge_onnx::Model::open(&self.order.model).map_err(|error| error.to_string())?;
-        planforge_import::import(&model, profile).map_err(|error| error.to_string())
+        // Bounds are the engine's: what is right is right without them.
+        let imported = planforge_import::import_open(&model, profile, false, &BTreeMap::new());
+        imported.map(|imported| imported.graph).map_err(|error| error.to_string())
     }
 
     /// Digests of the files a meter kept; one that is too large or gone is told as a finding.
