@@ -7,10 +7,10 @@ use super::{
     draft::Draft,
     lower::lower,
     meter::CpuSession,
-    plan::{self, Manifest, device_class, isa_level, levels_here},
+    plan::{self, Manifest, TailSummary, device_class, isa_level, levels_here},
     shapes::{Shapes, at},
     tactic::{TuneError, Tuner},
-    tail::{OPTION_BOUNDS, TailSummary, Trial, bounds, refused, trial_outputs, trial_ports},
+    tail::{OPTION_BOUNDS, Trial, bounds, refused, trial_outputs, trial_ports},
     target::{OPTION_FUSION, target},
 };
 use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};

@@ -43,7 +43,8 @@ pub fn model(bytes: &[u8]) {
         let zeros = zeros(value.element, &graph.static_shape(id)?);
         Some((value.name.clone(), Tensor::try_from(zeros).ok()?))
     });
-    let run = small(&graph);
+    // What follows a graph may be large whatever the graph is.
+    let run = small(&graph) && graph.tail.is_none();
     let inputs: BTreeMap<String, Tensor> = if run { inputs.collect() } else { BTreeMap::new() };
     let before = if run { interpreter::execute(&graph, &inputs).ok() } else { None };
     let optimized = planforge_passes::pipeline(graph, crate::TARGET).expect("passes keep graphs whole").graph;
@@ -102,7 +103,9 @@ pub fn plan_seed(path: &Path) -> Result<Vec<u8>, PlanError> {
 
 fn load(path: &Path) {
     let options = LoadOptions { threads: Some(1), ..LoadOptions::default() };
-    let takes = crate::inspect(path).ok().and_then(|plan| plan.profiles.into_iter().next());
+    let inspected = crate::inspect(path).ok();
+    let is_followed = inspected.as_ref().is_some_and(|plan| plan.tail.is_some());
+    let takes = inspected.and_then(|plan| plan.profiles.into_iter().next());
     let Ok(mut meter) = CpuCompiler.load(path, &options) else { return };
     let picks: [fn(&DimRange) -> u64; 3] = [|range| range.opt, |range| range.min, |range| range.max];
     for pick in picks {
@@ -112,7 +115,7 @@ fn load(path: &Path) {
             (input, shape, count.is_some_and(|count| count <= MAX_RUN_ELEMENTS))
         });
         let shapes: Vec<_> = shapes.collect();
-        if meter.memory_bytes() > MAX_ENGINE_BYTES || !shapes.iter().all(|(_, _, small)| *small) {
+        if is_followed || meter.memory_bytes() > MAX_ENGINE_BYTES || !shapes.iter().all(|(_, _, small)| *small) {
             return;
         }
         let inputs = shapes.iter().map(|(input, shape, _)| (input.name.clone(), zeros(input.element, shape)));

@@ -1,10 +1,9 @@
 //! A plan in words and as JSON: graph, steps with their kernels, tactics tried, memory.
 
 use super::{
-    meter::input_port,
-    plan::{self, PlanError, isa_level},
+    meter::{input_port, output_ports},
+    plan::{self, PlanError, TailSummary, isa_level},
     program::{Place, Program, StepKind},
-    tail::TailSummary,
 };
 use planforge_device::CpuLevel;
 use planforge_plan::{
@@ -127,7 +126,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
     let level = CpuLevel::of_sku(&manifest.sku).ok_or_else(|| PlanError::Sku { sku: manifest.sku.clone() })?;
     let isa = isa_level(level);
     let program = &manifest.program;
-    let outputs = crate::tail::ports(&manifest);
+    let outputs = output_ports(&manifest);
     let profiles: Vec<InspectedProfile> = (0..manifest.profiles())
         .filter_map(|index| {
             let arena_bytes = manifest.program_of(index)?.arena_bytes;

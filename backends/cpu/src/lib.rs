@@ -68,9 +68,9 @@ pub use compiler::{CpuCompiler, OPTION_FORCE_TACTIC, toolchain};
 pub use inspect::{Inspection, inspect};
 pub use meter::CpuSession;
 pub use operators::operators;
-pub use plan::{Manifest, PlanError};
+pub use plan::{Manifest, PlanError, TailSummary};
 pub(crate) use plan::{Sections, seal, unseal};
-pub use tail::{OPTION_BOUNDS, TailSummary};
+pub use tail::OPTION_BOUNDS;
 pub use target::OPTION_FUSION;
 
 /// What the passes are told of processors.

@@ -22,7 +22,7 @@ use super::{
 use bytes::Bytes;
 use planforge_backend::{Aside, KeptFile, LoadOptions, Meter, StreamSamples, Window, WindowSamples};
 use planforge_graph::{interpreter, ir::Computer};
-use planforge_import::Fragment;
+use planforge_import::{Bounds, Fragment};
 use planforge_kernels_cpu::{isa::Isa, pace::pace_ns, pool::ThreadPool};
 use planforge_onnx::Model;
 use planforge_plan::signature::{self, InputSignature};
@@ -154,7 +154,7 @@ impl CpuSession {
             return Ok(None);
         }
         let fragment = match &self.manifest.dynamic {
-            None => Some(tail::fragment(&self.manifest, self.model.as_ref())?),
+            None => Some(tail::fragment(bounds(&self.manifest), self.model.as_ref())?),
             Some(_) => {
                 let usual = self.takes.iter().map(|input| {
                     let shape = input.dims.iter().map(|dim| dim.range.opt as usize).collect::<Vec<_>>();
@@ -293,8 +293,13 @@ fn specializer(
     let model = Model::attach(message.clone(), weights.clone())
         .map_err(|error| broken(format!("the plan's model cannot be read: {}", chain(&error))))?;
     let section = (manifest.program.weight_bytes, dynamic.packed.clone());
-    let bounds = tail::bounds(manifest.spec.options.get(tail::OPTION_BOUNDS)).unwrap_or_default();
-    Ok(Specializer::new(model, weights.clone(), section, (isa, target(&manifest.spec)), pool.threads(), bounds))
+    let target = (isa, target(&manifest.spec));
+    Ok(Specializer::new(model, weights.clone(), section, target, pool.threads(), bounds(manifest)))
+}
+
+/// The bounds of a plan's spec, which were read when it was built.
+fn bounds(manifest: &Manifest) -> Bounds {
+    tail::bounds(manifest.spec.options.get(tail::OPTION_BOUNDS)).unwrap_or_default()
 }
 
 /// Runs `body` and turns a panic in it into an error: a plan is input, and kernels check what they are given.
@@ -307,12 +312,22 @@ fn guarded<T>(body: impl FnOnce() -> Result<T, BackendError>) -> Result<T, Backe
 }
 
 /// An output whose dimensions of `varies` depend on the inputs'.
-pub(crate) fn output_port(of: &ProgramPort, varies: Option<&Vec<bool>>) -> Port {
+fn output_port(of: &ProgramPort, varies: Option<&Vec<bool>>) -> Port {
     let size = |(axis, &size): (usize, &usize)| match varies.and_then(|varies| varies.get(axis)) {
         Some(true) => None,
         _ => Some(size as u64),
     };
     Port { name: of.name.clone(), element: of.element, shape: of.shape.iter().enumerate().map(size).collect() }
+}
+
+/// The outputs of an engine, as its plan describes them.
+pub(crate) fn output_ports(manifest: &Manifest) -> Vec<Port> {
+    let varies = |index: usize| manifest.dynamic.as_ref().and_then(|dynamic| dynamic.outputs.get(index));
+    let own = manifest.program.outputs.iter().enumerate();
+    let own = own.map(|(index, port)| output_port(port, varies(index)));
+    let Some(summary) = &manifest.tail else { return own.collect() };
+    let all: Vec<Port> = summary.outputs.iter().cloned().chain(own).collect();
+    summary.order.iter().filter_map(|name| all.iter().find(|port| port.name == *name).cloned()).collect()
 }
 
 /// An input as its profile allows it.
@@ -348,7 +363,7 @@ impl Meter for CpuSession {
     }
 
     fn outputs(&self) -> Vec<Port> {
-        tail::ports(&self.manifest)
+        output_ports(&self.manifest)
     }
 
     fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError> {

@@ -1,6 +1,9 @@
 //! What a native plan says of itself, and reading it back with every check.
 
-use super::{assemble::WeightPlan, program::Program, tail::TailSummary};
+use super::{
+    assemble::WeightPlan,
+    program::{Program, ProgramPort},
+};
 use bytes::Bytes;
 use memmap2::Mmap;
 use planforge_device::CpuLevel;
@@ -11,7 +14,7 @@ use planforge_plan::{
     container::{self, ContainerError, KIND_MANIFEST, KIND_MODEL, KIND_MODEL_WEIGHTS, KIND_WEIGHTS, Section, Writer},
     signature::InputSignature,
 };
-use planforge_types::{BuildSpec, Digest, Sku, Toolchain, spec::MAX_PROFILES};
+use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain, spec::MAX_PROFILES};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -58,6 +61,31 @@ pub struct Dynamic {
     pub outputs: Vec<Vec<bool>>,
     /// Offset and bytes of what lies in the weights section, by what decides it.
     pub packed: BTreeMap<Digest, [u64; 2]>,
+}
+
+/// What a plan says of the nodes that follow its program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TailSummary {
+    /// How many nodes of the model they are.
+    pub nodes: u64,
+    /// Why they cannot be in the program, in words.
+    pub reasons: Vec<String>,
+    /// Names of the program's outputs that they read.
+    pub handed: Vec<String>,
+    /// What they give; a dimension without size is open.
+    pub outputs: Vec<Port>,
+    /// Names of all outputs of the model, in its order.
+    pub order: Vec<String>,
+}
+
+impl TailSummary {
+    /// Whether what is said of outputs fits a program's.
+    fn fits(&self, outputs: &[ProgramPort]) -> bool {
+        let own = |name: &String| outputs.iter().any(|port| port.name == *name);
+        let behind = |name: &String| self.outputs.iter().any(|port| port.name == *name);
+        self.handed.iter().all(own) && self.order.iter().all(|name| own(name) || behind(name))
+    }
 }
 
 impl Manifest {

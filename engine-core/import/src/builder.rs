@@ -1,5 +1,9 @@
 //! The graph under construction, and one node's view of it.
 
+mod eager;
+
+pub use eager::{Eager, TAIL_BYTES_MAX, place};
+
 use super::{
     MAX_NODES,
     attributes::Attributes,
@@ -8,10 +12,7 @@ use super::{
     narrow::{Kept, Narrow},
     standard,
 };
-use crate::{
-    eager::Eager,
-    scope::{Context, Scope},
-};
+use crate::scope::{Context, Scope};
 use planforge_graph::{
     infer::infer,
     interpreter,

@@ -12,7 +12,7 @@
 //! | `narrow` | types of eight bits and fewer that the graph has not, and what they are kept as |
 //! | `solve` | sizes of open dimensions that follow from the graph |
 //! | `proposal` | shapes to build a model with open dimensions at |
-//! | `tail`, `eager` | what follows where only data decides sizes: which nodes those are, and how they are run |
+//! | `tail` | what follows where only data decides sizes: which nodes those are, and how they are run |
 //! | `error` | everything that is wrong, and what to do about it |
 //!
 //! Not consulted: `value_info`, which only repeats what inference finds. A declared shape of an output that contradicts
@@ -21,7 +21,6 @@
 mod attributes;
 mod builder;
 mod declared;
-mod eager;
 mod error;
 mod lower;
 mod narrow;
@@ -36,8 +35,8 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use builder::TAIL_BYTES_MAX;
 pub use declared::declared_dim;
-pub use eager::TAIL_BYTES_MAX;
 pub use error::{ImportError, Note, Problem, Refusal};
 pub use lower::{Known, NEWEST_OPSET, OLDEST_OPSET, known as known_operators, supported as supported_operators};
 

@@ -5,8 +5,7 @@
 //! run as it is imported, node by node, with every value known: what an operator means is said once.
 
 use crate::{
-    builder::Builder,
-    eager::{Eager, place},
+    builder::{Builder, Eager, place},
     error::{ImportError, Problem, Refusal},
     label,
     lower::lower_node,

@@ -12,43 +12,17 @@ mod trial;
 pub(crate) use kernels::TailKernels;
 pub(crate) use trial::{Trial, outputs as trial_outputs, ports as trial_ports};
 
-use super::{engine::Engine, meter::output_port, plan::Manifest, program::ProgramPort};
+use super::{engine::Engine, plan::TailSummary, program::ProgramPort};
 use bytes::Bytes;
 use planforge_graph::ir::{Computer, Remainder, TailError, Tensor};
 use planforge_import::{Bounds, Fragment};
 use planforge_onnx::Model;
-use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, Port, Reason, failure::chain};
-use serde::{Deserialize, Serialize};
+use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, Reason, failure::chain};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Option of the build spec: how large values may become of which only data decides the size, `NAME:SIZE` with commas
 /// between.
 pub const OPTION_BOUNDS: &str = "bounds";
-
-/// What a plan says of the nodes that follow its program.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TailSummary {
-    /// How many nodes of the model they are.
-    pub nodes: u64,
-    /// Why they cannot be in the program, in words.
-    pub reasons: Vec<String>,
-    /// Names of the program's outputs that they read.
-    pub handed: Vec<String>,
-    /// What they give; a dimension without size is open.
-    pub outputs: Vec<Port>,
-    /// Names of all outputs of the model, in its order.
-    pub order: Vec<String>,
-}
-
-impl TailSummary {
-    /// Whether what is said of outputs fits a program's.
-    pub(crate) fn fits(&self, outputs: &[ProgramPort]) -> bool {
-        let own = |name: &String| outputs.iter().any(|port| port.name == *name);
-        let behind = |name: &String| self.outputs.iter().any(|port| port.name == *name);
-        self.handed.iter().all(own) && self.order.iter().all(|name| own(name) || behind(name))
-    }
-}
 
 /// The sizes that a spec bounds values by.
 ///
@@ -65,12 +39,11 @@ pub(crate) fn bounds(text: Option<&String>) -> Result<Bounds, String> {
 }
 
 /// The nodes that a plan of fixed shapes holds.
-pub(crate) fn fragment(manifest: &Manifest, model: Option<&(Bytes, Bytes)>) -> Result<Arc<Fragment>, BackendError> {
+pub(crate) fn fragment(bounds: Bounds, model: Option<&(Bytes, Bytes)>) -> Result<Arc<Fragment>, BackendError> {
     let broken = |reason: String| BackendError::model(reason).with_hint("fetch or build the plan again");
     let (message, weights) = model.ok_or_else(|| broken("the plan lacks the nodes behind its program".into()))?;
     let model = Model::attach(message.clone(), weights.clone())
         .map_err(|error| broken(format!("the nodes behind the plan's program cannot be read: {}", chain(&error))))?;
-    let bounds = bounds(manifest.spec.options.get(OPTION_BOUNDS)).unwrap_or_default();
     let fragment = Fragment::new(model, bounds);
     fragment.map(Arc::new).map_err(|error| broken(format!("the nodes behind the plan's program: {error}")))
 }
@@ -124,16 +97,6 @@ pub(super) fn refused(error: &TailError) -> BackendError {
         true => failed.because(Reason::Unsupported),
         false => failed.with_hint("these inputs lead to sizes that the model or its bounds do not take"),
     }
-}
-
-/// The outputs of an engine, as its plan describes them.
-pub(crate) fn ports(manifest: &Manifest) -> Vec<Port> {
-    let varies = |index: usize| manifest.dynamic.as_ref().and_then(|dynamic| dynamic.outputs.get(index));
-    let own = manifest.program.outputs.iter().enumerate();
-    let own = own.map(|(index, port)| output_port(port, varies(index)));
-    let Some(summary) = &manifest.tail else { return own.collect() };
-    let all: Vec<Port> = summary.outputs.iter().cloned().chain(own).collect();
-    summary.order.iter().filter_map(|name| all.iter().find(|port| port.name == *name).cloned()).collect()
 }
 
 #[cfg(test)]

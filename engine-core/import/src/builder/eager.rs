@@ -1,7 +1,7 @@
 //! Nodes computed while they are lowered: how what follows a graph is run when every size in it is known.
 
+use super::Builder;
 use crate::{
-    builder::Builder,
     error::{Problem, Refusal},
     label,
 };
@@ -60,7 +60,7 @@ impl Eager {
 impl Builder {
     /// Whether so much came since the last look that what is no longer needed should go.
     pub fn is_sweep_due(&mut self) -> bool {
-        let from = self.eager.as_ref().map_or(0, |eager| eager.counted);
+        let Some(from) = self.eager.as_ref().map(|eager| eager.counted) else { return false };
         let fresh = self.graph.constants.range(ValueId(from as u32)..);
         let fresh: u64 = fresh.map(|(_, tensor)| tensor.bytes().len() as u64).sum();
         let count = self.graph.values.len();
