@@ -163,7 +163,7 @@ fn what_a_backend_can_never_build_is_refused_before_a_job_exists() {
     let model = model.to_str().unwrap();
     for (flags, what) in [
         (&["--precision", "fp16"][..], "precision fp16"),
-        (&["--option", "turbo=yes"], "the option turbo (it has force_tactic, fusion)"),
+        (&["--option", "turbo=yes"], "the option turbo (it has bounds, force_tactic, fusion)"),
     ] {
         let output = world.run(&[&["build", model][..], flags].concat());
         let told = transcript(world.root(), &output);
