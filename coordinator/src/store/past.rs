@@ -4,8 +4,9 @@
 use super::{
     Part, StoreError,
     sql::{Select, Statement},
-    tables::{Row, Tables, number, real_or_none, text},
+    tables::{Row, Tables, number, real_or_none, text, text_or_none},
 };
+use std::borrow::Cow;
 
 /// Models of one name that are looked at, where a project calls them so and others had their engines built.
 const NAMED_MAX: usize = 16;
@@ -78,9 +79,25 @@ impl Tables {
     ) -> Result<Part<PastBuild, PastPlace>, StoreError> {
         let mut found = Vec::new();
         for statement in self.histories(&filter).await? {
-            found.extend(self.records(&self.rows(statement).await?, past_build)?);
+            found.extend(match self.in_blocks(&statement).await {
+                Some(builds) => builds,
+                // One by one, so that a row that cannot be read hides nothing but itself.
+                None => self.records(&self.rows(statement).await?, past_build)?,
+            });
         }
         Ok(part_of(found, filter.limit))
+    }
+
+    /// The builds of a statement as one JSON document, which the database writes: rows that are handed over one by one cost
+    /// several times what is in them. `None` where anything of it cannot be read.
+    async fn in_blocks(&self, statement: &Statement) -> Option<Vec<PastBuild>> {
+        let sql =
+            format!("SELECT CAST(json_group_array({BUILD_AS_JSON}) AS TEXT) AS builds FROM ({}) AS b", statement.sql);
+        let rows = self.rows(Statement { sql, values: statement.values.clone() }).await.ok()?;
+        // Of no rows PostgreSQL makes nothing rather than an empty list.
+        let Some(builds) = text_or_none(rows.first()?, "builds").ok()? else { return Some(Vec::new()) };
+        let builds: Vec<BuildAsJson<'_>> = serde_json::from_str(&builds).ok()?;
+        builds.into_iter().map(PastBuild::of_json).collect()
     }
 
     /// A statement for the model's name, and one for each digest that it may be.
@@ -121,6 +138,35 @@ fn of_builds(filter: &HistoryFilter, model: &str, value: &str, built_by_it: bool
     );
     // One more than asked for, which tells that there is a rest.
     select.order("created_ms DESC, engine_key DESC, plan_digest DESC", filter.limit.saturating_add(1))
+}
+
+/// A build as the database writes it; the median in as many digits as tell it from every other.
+const BUILD_AS_JSON: &str = "json_array(model_name, model_digest, sku, project, job, engine_key, plan_digest, created_ms, \
+                             spec, toolchain, printf('%!.17g', median_ms), disturbed)";
+
+/// In the order of [`BUILD_AS_JSON`].
+type BuildAsJson<'a> =
+    (String, String, String, String, String, String, String, u64, Cow<'a, str>, Cow<'a, str>, Cow<'a, str>, i64);
+
+impl PastBuild {
+    fn of_json(build: BuildAsJson<'_>) -> Option<Self> {
+        let (model, model_digest, sku, project, job, key, plan, created_ms, spec, toolchain, median_ms, disturbed) =
+            build;
+        Some(Self {
+            model,
+            model_digest,
+            sku,
+            project,
+            job,
+            key,
+            plan,
+            created_ms,
+            spec_json: spec.into_owned(),
+            toolchain_json: toolchain.into_owned(),
+            median_ms: median_ms.parse().ok()?,
+            disturbed: disturbed != 0,
+        })
+    }
 }
 
 fn past_build(row: &Row) -> Result<PastBuild, StoreError> {

@@ -9,6 +9,14 @@ use sqlx::{Arguments as _, postgres::PgArguments};
 
 const INDEXED_BY: &str = " INDEXED BY ";
 
+/// What the same thing is called: joins in a given order, lists and documents of rows, a number in all its digits.
+const NAMES: [(&str, &str); 4] = [
+    (" CROSS JOIN ", " JOIN "),
+    ("json_group_array(", "json_agg("),
+    ("json_array(", "json_build_array("),
+    ("printf('%!.17g', ", "concat("),
+];
+
 /// A statement as PostgreSQL understands it. Nothing that callers wrote stands in its text: that is bound.
 pub(super) fn translated(sql: &str) -> String {
     let mut pieces = sql.split(INDEXED_BY);
@@ -18,7 +26,7 @@ pub(super) fn translated(sql: &str) -> String {
         let end = piece.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(piece.len());
         translated.push_str(&piece[end..]);
     }
-    translated.replace(" CROSS JOIN ", " JOIN ")
+    NAMES.iter().fold(translated, |sql, (from, to)| if sql.contains(from) { sql.replace(from, to) } else { sql })
 }
 
 /// A text as PostgreSQL can hold it: without one character, which documents have escaped.
@@ -50,5 +58,7 @@ mod tests {
         let expected = "SELECT 1 FROM jobs AS j WHERE EXISTS (SELECT 1 FROM a) AND p JOIN q ON TRUE";
         assert_eq!(translated(sql), expected);
         assert_eq!(translated("SELECT 1 FROM jobs INDEXED BY jobs_live"), "SELECT 1 FROM jobs");
+        let lists = translated("SELECT json_group_array(json_array(a, printf('%!.17g', b))), json_array_length(c)");
+        assert_eq!(lists, "SELECT json_agg(json_build_array(a, concat(b))), json_array_length(c)");
     }
 }
