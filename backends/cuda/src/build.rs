@@ -31,7 +31,7 @@ use planforge_plan::{GraphSummary, PassSummary};
 use planforge_types::{
     BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision, failure::chain,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Programs of every profile, without tactics, and all there is to say of the graph.
 #[derive(Debug)]
@@ -182,11 +182,19 @@ pub struct Finished {
     pub library_plans: BTreeMap<String, String>,
     pub timed: usize,
     pub known: usize,
-    /// Kernels that were compiled elsewhere before, and how many of them the engine uses.
-    pub prepared: usize,
-    pub prepared_used: usize,
+    /// What was compiled elsewhere before, and how much of it the engine uses.
+    pub prepared: PreparedCount,
+    pub prepared_used: PreparedCount,
     /// Memory of one context of every program, weights counted once.
     pub device_bytes: u64,
+}
+
+/// How much was compiled elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PreparedCount {
+    pub kernels: usize,
+    /// cuDNN's.
+    pub plans: usize,
 }
 
 /// Searches tactics for every program, and makes each ready once.
@@ -202,14 +210,10 @@ pub fn finish(
     let known = cache.code().filter(|(_, code)| Cubin::parse(code).is_ok());
     known.for_each(|(source, code)| device.add_code(source, code));
     let nvrtc = Versions::here().nvrtc;
-    let ahead: BTreeSet<Digest> = cache
-        .prepared(device.gpu.properties().arch, &nvrtc)
-        .filter(|(_, code)| Cubin::parse(code).is_ok())
-        .map(|(source, code)| {
-            device.add_code(source, code);
-            source
-        })
-        .collect();
+    let mut ahead = cache.prepared(device.gpu.properties().arch, &nvrtc);
+    ahead.code.retain(|_, code| Cubin::parse(code).is_ok());
+    ahead.code.iter().for_each(|(source, code)| device.add_code(*source, code.clone()));
+    device.add_library_plans(ahead.plans.clone());
     let weights = Constants::upload(device, &draft.weights)?;
     let (mut times, mut streams): (Times, Streams) = (cache.times(), cache.streams());
     let mut finished = Finished {
@@ -218,8 +222,8 @@ pub fn finish(
         library_plans: BTreeMap::new(),
         timed: 0,
         known: 0,
-        prepared: ahead.len(),
-        prepared_used: 0,
+        prepared: PreparedCount { kernels: ahead.code.len(), plans: ahead.plans.len() },
+        prepared_used: PreparedCount::default(),
         device_bytes: weights.len_bytes(),
     };
     for (program, &rows_apart) in draft.programs.iter().zip(&draft.rows_apart) {
@@ -243,8 +247,11 @@ pub fn finish(
             tuned.tried.iter().map(|(step, timed)| (step.clone(), trimmed(timed).iter().map(Tried::from).collect()));
         finished.programs.push(ProfileProgram { tried: tried.collect(), rows_apart, program });
     }
-    finished.prepared_used = finished.code.keys().filter(|source| ahead.contains(source)).count();
     finished.library_plans = device.used_library_plans();
+    finished.prepared_used = PreparedCount {
+        kernels: finished.code.keys().filter(|source| ahead.code.contains_key(source)).count(),
+        plans: finished.library_plans.keys().filter(|key| ahead.plans.contains_key(*key)).count(),
+    };
     cache.learn(&times, streams, finished.library_plans.clone());
     cache.keep_code(&finished.code);
     Ok(finished)

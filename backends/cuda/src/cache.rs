@@ -41,6 +41,18 @@ struct Kept {
     /// is that build's alone: what it uses of it becomes `code`, the rest is kept no longer.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     prepared: BTreeMap<Digest, BTreeMap<Digest, String>>,
+    /// Plans that cuDNN made elsewhere for that build, likewise; their keys name its version.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    prepared_plans: BTreeMap<String, String>,
+}
+
+/// What was compiled ahead for one build.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prepared {
+    /// Machine code by digest of its source.
+    pub code: BTreeMap<Digest, Vec<u8>>,
+    /// cuDNN's plans by their keys.
+    pub plans: BTreeMap<String, String>,
 }
 
 /// What decides machine code beside its source.
@@ -49,9 +61,13 @@ fn prepared_scope(arch: Arch, nvrtc: &str) -> Digest {
 }
 
 /// Writes what was compiled ahead, for a build to join with its cache.
-pub fn write_prepared(file: &Path, arch: Arch, nvrtc: &str, code: &BTreeMap<Digest, Vec<u8>>) -> io::Result<()> {
-    let code = code.iter().map(|(source, code)| (*source, text_of(code))).collect();
-    let mut kept = Kept { prepared: BTreeMap::from([(prepared_scope(arch, nvrtc), code)]), ..Kept::default() };
+pub fn write_prepared(file: &Path, arch: Arch, nvrtc: &str, prepared: Prepared) -> io::Result<()> {
+    let code = prepared.code.iter().map(|(source, code)| (*source, text_of(code))).collect();
+    let mut kept = Kept {
+        prepared: BTreeMap::from([(prepared_scope(arch, nvrtc), code)]),
+        prepared_plans: prepared.plans,
+        ..Kept::default()
+    };
     kept.write(file)
 }
 
@@ -90,10 +106,11 @@ impl TacticCache {
         code.filter_map(|(source, text)| Some((*source, bytes_of(text)?)))
     }
 
-    /// Machine code that was compiled ahead for such a device, by digest of its source.
-    pub fn prepared(&self, arch: Arch, nvrtc: &str) -> impl Iterator<Item = (Digest, Vec<u8>)> {
+    /// What was compiled ahead for such a device.
+    pub fn prepared(&self, arch: Arch, nvrtc: &str) -> Prepared {
         let code = self.kept.prepared.get(&prepared_scope(arch, nvrtc)).into_iter().flatten();
-        code.filter_map(|(source, text)| Some((*source, bytes_of(text)?)))
+        let code = code.filter_map(|(source, text)| Some((*source, bytes_of(text)?))).collect();
+        Prepared { code, plans: self.kept.prepared_plans.clone() }
     }
 
     /// Keeps the machine code that an engine uses; of other scopes, and beyond a bound, it goes.
@@ -125,6 +142,7 @@ impl TacticCache {
 
     pub fn save(&mut self) -> io::Result<()> {
         self.kept.prepared.clear();
+        self.kept.prepared_plans.clear();
         self.file.as_deref().map_or(Ok(()), |file| self.kept.write(file))
     }
 }
@@ -145,6 +163,7 @@ impl Kept {
             add(self.streams.entry(scope).or_default(), streams);
         }
         add(&mut self.library_plans, other.library_plans);
+        add(&mut self.prepared_plans, other.prepared_plans);
         for (scope, code) in other.prepared {
             add(self.prepared.entry(scope).or_default(), code);
         }
@@ -167,6 +186,7 @@ impl Kept {
         if bytes.len() as u64 > CACHE_MAX_BYTES {
             self.code.clear();
             self.prepared.clear();
+            self.prepared_plans.clear();
             bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
         }
         if bytes.len() as u64 > CACHE_MAX_BYTES {
@@ -245,16 +265,18 @@ mod tests {
         let (own, prepared) = (folder.path().join("own"), folder.path().join("prepared"));
         let (here, other) = (Arch::of_device(9, 0), Arch::of_device(8, 0));
         let code = BTreeMap::from([(Digest::of(b"source"), vec![7, 8])]);
-        write_prepared(&prepared, here, "12.9", &code).unwrap();
+        let ahead = Prepared { code, plans: BTreeMap::from([("key".to_owned(), "{}".to_owned())]) };
+        write_prepared(&prepared, here, "12.9", ahead.clone()).unwrap();
         join(&own, &prepared).unwrap();
         let versions = Versions::default();
         let open = || TacticCache::open(Some(&own), Digest::of(b"class"), &versions, 3);
         let mut cache = open();
-        assert_eq!(cache.prepared(here, "12.9").collect::<BTreeMap<_, _>>(), code);
-        assert_eq!(cache.prepared(other, "12.9").count() + cache.prepared(here, "13.0").count(), 0);
+        assert_eq!(cache.prepared(here, "12.9"), ahead);
+        assert_eq!(cache.prepared(other, "12.9").code.len() + cache.prepared(here, "13.0").code.len(), 0);
         assert!(cache.times().is_empty() && cache.code().count() == 0, "it is no experience");
+        assert_eq!(cache.library_plans().count(), 0, "nor is this");
         cache.save().unwrap();
-        assert_eq!(open().prepared(here, "12.9").count(), 0);
+        assert_eq!(open().prepared(here, "12.9"), Prepared::default());
         join(&prepared, &own).unwrap();
         assert!(fs::read_to_string(&prepared).unwrap().contains("prepared"), "what is joined with it loses nothing");
     }

@@ -2,8 +2,8 @@
 
 use crate::{
     ahead,
-    build::{self, Draft},
-    cache::{self, TacticCache},
+    build::{self, Draft, PreparedCount},
+    cache::{self, Prepared, TacticCache},
     engine::Engine,
     failure::{log_lines, model},
     inspect,
@@ -165,7 +165,7 @@ impl Compiler for CudaCompiler {
             events.log(&format!("the tactic cache could not be kept: {error}"));
         }
         events.log(&format!("{} steps timed, {} known from the tactic cache", finished.timed, finished.known));
-        let ahead = (finished.prepared > 0).then(|| compiled_ahead(&finished));
+        let ahead = (finished.prepared != PreparedCount::default()).then(|| compiled_ahead(&finished));
         ahead.iter().for_each(|words| events.log(words));
 
         events.progress("write", 0.0, "");
@@ -212,8 +212,10 @@ impl Compiler for CudaCompiler {
             "tactics_timed": finished.timed,
             "tactics_known": finished.known,
             "kernels": manifest.kernels.len(),
-            "kernels_prepared": finished.prepared,
-            "kernels_prepared_used": finished.prepared_used,
+            "kernels_prepared": finished.prepared.kernels,
+            "kernels_prepared_used": finished.prepared_used.kernels,
+            "cudnn_plans_prepared": finished.prepared.plans,
+            "cudnn_plans_prepared_used": finished.prepared_used.plans,
             "kernel_bytes": parts.code.values().map(Vec::len).sum::<usize>(),
             "library_plan_bytes": library_plan_bytes,
             "arena_bytes": manifest.programs[0].program.arena_bytes,
@@ -280,7 +282,12 @@ impl Compiler for CudaCompiler {
         let code = ahead::compile(&sources, arch, &go_on).ok_or(RuntimeError::Cancelled)?;
         let bytes: usize = code.values().map(Vec::len).sum();
         events.log(&format!("{} of {count} kernels compiled for {arch} by NVRTC {nvrtc}: {bytes} bytes", code.len()));
-        cache::write_prepared(into, arch, &nvrtc, &code).map_err(|error| {
+        let wanted = request.toolchain.components.get("cudnn").map(String::as_str).unwrap_or_default();
+        let cudnn = ahead::LibraryPlans { device: &request.device, arch, version: wanted, level };
+        let plans = cudnn.compile(&draft, cancel).ok_or(RuntimeError::Cancelled)?;
+        events.log(&plans.words);
+        let prepared = Prepared { code, plans: plans.texts };
+        cache::write_prepared(into, arch, &nvrtc, prepared).map_err(|error| {
             BackendError::new(FailureClass::Resource, format!("{}: {error}", into.display()))
                 .with_hint("make room on the disk of the scratch folder, or lower the optimization level")
         })
@@ -315,16 +322,21 @@ impl Compiler for CudaCompiler {
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
         let engine = Engine::load(plan, options)?;
         let scratch = options.site.as_ref().map(|site| site.scratch.clone());
-        Ok(Box::new(CudaSession::new(engine, scratch)))
+        Ok(Box::new(CudaSession::new(engine, plan.to_owned(), scratch)))
     }
 }
 
 /// What was done before the device was taken.
 fn compiled_ahead(finished: &build::Finished) -> String {
     let build::Finished { prepared, prepared_used, .. } = finished;
+    let plans = match prepared.plans {
+        0 => String::new(),
+        plans => format!(", and {} of {plans} plans of cuDNN's", prepared_used.plans),
+    };
     format!(
-        "{prepared} kernels were compiled elsewhere before this build had the device, which timed them; the engine uses \
-         {prepared_used} of them"
+        "{} kernels were compiled elsewhere before this build had the device, which timed them; the engine uses {} of \
+         them{plans}",
+        prepared.kernels, prepared_used.kernels
     )
 }
 

@@ -8,7 +8,7 @@ use crate::{
 use planforge_graph::ir::{Activation, GeluForm};
 use planforge_kernels_cuda::{
     blaslt::{Element, Epilogue, Operands, Product},
-    dnn::{self, ConvPattern, DataType, DnnError, Pattern, Plan, ProductPattern, Sdpa, Tensor},
+    dnn::{self, ConvPattern, DataType, DnnError, Pattern, Plan, ProductPattern, Sdpa, Site, Tensor},
 };
 
 // Names of a pattern's tensors.
@@ -84,12 +84,13 @@ fn image(uid: i64, view: &View) -> Option<Tensor> {
     Some(Tensor::nhwc_slice(uid, data_type(view.kind)?, shape, view.pixel_pitch() as i64))
 }
 
-/// The cuDNN pattern of a step, where there is one.
-pub fn pattern(handle: &dnn::Handle, work: &Work) -> Option<std::result::Result<Pattern, DnnError>> {
+/// The cuDNN pattern of a step, where there is one, for the device at `site`.
+pub fn pattern(site: impl Into<Site>, work: &Work) -> Option<std::result::Result<Pattern, DnnError>> {
+    let site = &site.into();
     match work {
-        Work::Conv(conv) => conv_pattern(conv).map(|pattern| Pattern::convolution(handle, &pattern)),
-        Work::Product(product) => product_pattern(product).map(|pattern| Pattern::product(handle, &pattern)),
-        Work::Attention(attention) => sdpa(attention).map(|pattern| Pattern::attention(handle, &pattern)),
+        Work::Conv(conv) => conv_pattern(conv).map(|pattern| Pattern::convolution(site, &pattern)),
+        Work::Product(product) => product_pattern(product).map(|pattern| Pattern::product(site, &pattern)),
+        Work::Attention(attention) => sdpa(attention).map(|pattern| Pattern::attention(site, &pattern)),
         Work::Kernel(_) => None,
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     signature::signature,
     source::{Source, source_digest},
 };
-use planforge_kernels_cuda::dnn;
+use planforge_kernels_cuda::dnn::{self, Engine, Pattern};
 use planforge_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -103,10 +103,7 @@ fn plans_of(device: &Device, program: &Program, work: &Work, effort: Effort) -> 
     let Some(Ok(pattern)) = device.dnn.as_ref().and_then(|handle| runtime::pattern(handle, work)) else {
         return Vec::new();
     };
-    let engines = pattern.engines().unwrap_or_default().into_iter();
-    let wanted = engines.filter(|engine| !rounds(program, work, engine));
-    let compiled = wanted.filter(|engine| engine.compiles).take(effort.compiled);
-    compiled
+    compiled_engines(program, work, &pattern, effort)
         .filter_map(|engine| {
             let key = runtime::plan_key(program, work, engine.index, &engine.knobs);
             let missing = !device.has_library_plan(&key);
@@ -118,6 +115,18 @@ fn plans_of(device: &Device, program: &Program, work: &Work, effort: Effort) -> 
             })
         })
         .collect()
+}
+
+/// Engines for a step's pattern that compile and are tried, the library's best guess first.
+pub fn compiled_engines(
+    program: &Program,
+    work: &Work,
+    pattern: &Pattern,
+    effort: Effort,
+) -> impl Iterator<Item = Engine> {
+    let engines = pattern.engines().unwrap_or_default().into_iter();
+    let wanted = engines.filter(|engine| !rounds(program, work, engine) && engine.compiles);
+    wanted.take(effort.compiled)
 }
 
 fn run(device: &Device, jobs: &[Job]) -> Vec<Done> {
@@ -160,5 +169,5 @@ fn run(device: &Device, jobs: &[Job]) -> Vec<Done> {
 fn plan_text(handle: &dnn::Handle, work: &Work, engine: i64, knobs: &[(u32, i64)]) -> Result<String, dnn::DnnError> {
     let unsupported = || dnn::DnnError::Unsupported { what: "compute a step", reason: "it has no pattern".into() };
     let pattern = runtime::pattern(handle, work).ok_or_else(unsupported)??;
-    pattern.plan(&pattern.engine(engine, knobs)?)?.to_json()
+    pattern.plan_text(&pattern.engine(engine, knobs)?)
 }

@@ -26,7 +26,7 @@ use planforge_kernels_cuda::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use ahead::own_sources;
+pub use ahead::{compiled_engines, own_sources};
 pub use late::waits;
 pub use streams::Streams;
 pub(crate) use streams::choose as choose_streams;

@@ -17,6 +17,8 @@ use std::{
 
 /// Longest last words that are asked for.
 const MESSAGE_BYTES: usize = 1024;
+/// Longest text that is read back.
+const TEXT_MAX_BYTES: usize = 4 << 20;
 
 /// Why cuDNN would not.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -206,6 +208,27 @@ impl Descriptor {
         })?;
         values.truncate(usize::try_from(count).unwrap_or(0));
         Ok(values)
+    }
+
+    /// Characters, without the zeros at their end.
+    pub fn get_text(&self, name: Name) -> Result<String> {
+        let mut length = 0;
+        // SAFETY: asked for no elements, the library only writes the count.
+        check("measure a text", unsafe {
+            let kind = Type::CUDNN_TYPE_CHAR;
+            calls::cudnnBackendGetAttribute(self.raw(), name, kind, 0, &mut length, ptr::null_mut())
+        })?;
+        let mut text = vec![0u8; usize::try_from(length)?.min(TEXT_MAX_BYTES)];
+        // SAFETY: the library writes at most as many characters as there is room for.
+        check("read a text", unsafe {
+            let (kind, room) = (Type::CUDNN_TYPE_CHAR, text.as_mut_ptr().cast());
+            calls::cudnnBackendGetAttribute(self.raw(), name, kind, text.len() as i64, &mut length, room)
+        })?;
+        text.truncate(usize::try_from(length)?);
+        while text.last() == Some(&0) {
+            text.pop();
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Fills objects of `kind` with what the attribute lists.

@@ -3,7 +3,10 @@
 //! Shapes are always in the library's logical order (`N C H W` for images, `batch m n` for matrices); strides say how
 //! they really lie, so channels-last is a matter of strides.
 
-use super::descriptor::{Descriptor, DnnError, Handle, Result};
+use super::{
+    descriptor::{Descriptor, DnnError, Result},
+    site::Site,
+};
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Type, cudnnBackendDescriptorType_t as Kind,
     cudnnConvolutionMode_t as ConvMode, cudnnDataType_t, cudnnPointwiseMode_t as Mode,
@@ -108,7 +111,7 @@ impl Activation {
 /// A pattern that the library may run as one kernel.
 #[derive(Debug)]
 pub struct Pattern {
-    pub(super) handle: Handle,
+    pub(super) site: Site,
     pub(super) graph: Descriptor,
     /// Every tensor that is bound to memory.
     pub uids: Vec<Uid>,
@@ -176,18 +179,21 @@ impl Builder {
         Ok(())
     }
 
-    fn finish(self, handle: &Handle) -> Result<Pattern> {
+    fn finish(self, site: &Site) -> Result<Pattern> {
         let graph = Descriptor::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
-        graph.set(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, Type::CUDNN_TYPE_HANDLE, &[handle.raw()])?;
+        // For a device that is elsewhere there is no handle, and none is asked for.
+        if let Site::Here(handle) = site {
+            graph.set(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, Type::CUDNN_TYPE_HANDLE, &[handle.raw()])?;
+        }
         let parts: Vec<&Descriptor> = self.operations.iter().collect();
         graph.set_parts(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &parts)?;
         graph.finalize("describe a pattern")?;
-        Ok(Pattern { handle: handle.clone(), graph, uids: self.uids })
+        Ok(Pattern { site: site.clone(), graph, uids: self.uids })
     }
 }
 
 impl Pattern {
-    pub fn convolution(handle: &Handle, conv: &ConvPattern) -> Result<Self> {
+    pub fn convolution(site: &Site, conv: &ConvPattern) -> Result<Self> {
         let mut builder = Builder::new();
         let how = Descriptor::new(Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
         how.set(Name::CUDNN_ATTR_CONVOLUTION_COMP_TYPE, Type::CUDNN_TYPE_DATA_TYPE, &[DataType::F32.raw()])?;
@@ -218,11 +224,11 @@ impl Pattern {
         builder.operations.push(operation);
         let tail = Tail { residual: &conv.residual, bias: &conv.bias, activation: conv.activation };
         builder.tail(tail, tail_length, sum, y, &conv.y)?;
-        builder.finish(handle)
+        builder.finish(site)
     }
 
     /// `y = activation(a · b + residual + bias)` over `[batch][m][k] · [batch][k][n]`.
-    pub fn product(handle: &Handle, product: &ProductPattern) -> Result<Self> {
+    pub fn product(site: &Site, product: &ProductPattern) -> Result<Self> {
         let mut builder = Builder::new();
         let how = Descriptor::new(Kind::CUDNN_BACKEND_MATMUL_DESCRIPTOR)?;
         how.set(Name::CUDNN_ATTR_MATMUL_COMP_TYPE, Type::CUDNN_TYPE_DATA_TYPE, &[DataType::F32.raw()])?;
@@ -243,11 +249,11 @@ impl Pattern {
         builder.operations.push(operation);
         let tail = Tail { residual: &product.residual, bias: &product.bias, activation: product.activation };
         builder.tail(tail, tail_length, sum, y, &product.y)?;
-        builder.finish(handle)
+        builder.finish(site)
     }
 
     /// Scaled dot-product attention over `[batch][heads][sequence][size]`, in any strides.
-    pub fn attention(handle: &Handle, sdpa: &Sdpa) -> Result<Self> {
+    pub fn attention(site: &Site, sdpa: &Sdpa) -> Result<Self> {
         let mut builder = Builder::new();
         let [q, k, v, o] = [&sdpa.q, &sdpa.k, &sdpa.v, &sdpa.o].map(|tensor| builder.bound(tensor));
         let operation = Descriptor::new(Kind::CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR)?;
@@ -265,7 +271,7 @@ impl Pattern {
         }
         operation.finalize("describe attention")?;
         builder.operations.push(operation);
-        builder.finish(handle)
+        builder.finish(site)
     }
 }
 

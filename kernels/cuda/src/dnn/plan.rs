@@ -1,8 +1,9 @@
 //! Engines that can run a pattern, and plans made of them.
 
 use super::{
-    descriptor::{Descriptor, Result, check},
+    descriptor::{Descriptor, DnnError, Result, check},
     graph::{Pattern, Uid},
+    site::Site,
 };
 use crate::{calls::dnn as calls, device::Stream};
 use cudarc::cudnn::sys::{
@@ -12,10 +13,9 @@ use cudarc::cudnn::sys::{
 
 /// Most engine configurations that one way of asking returns.
 const MAX_ENGINES: usize = 64;
-/// Most knobs, notes and characters that are read back.
+/// Most knobs and notes that are read back.
 const MAX_KNOBS: usize = 32;
 const MAX_NOTES: usize = 16;
-const MAX_JSON_BYTES: usize = 4 << 20;
 
 /// `CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION`.
 const RUNTIME_COMPILATION: u32 = 0;
@@ -64,6 +64,9 @@ impl Pattern {
         let heuristics = Descriptor::new(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
         heuristics.set_parts(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[&self.graph])?;
         heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE, &[mode as u32])?;
+        if let Site::Elsewhere(device) = &self.site {
+            heuristics.set_parts(Name::CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, &[device.descriptor()])?;
+        }
         heuristics.finalize("ask for engines")?;
         let kind = Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR;
         let configs = heuristics.get_parts(Name::CUDNN_ATTR_ENGINEHEUR_RESULTS, kind, MAX_ENGINES)?;
@@ -75,6 +78,9 @@ impl Pattern {
         let engine = Descriptor::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
         engine.set_parts(Name::CUDNN_ATTR_ENGINE_OPERATION_GRAPH, &[&self.graph])?;
         engine.set_i64(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX, &[index])?;
+        if let Site::Elsewhere(device) = &self.site {
+            engine.set_parts(Name::CUDNN_ATTR_ENGINE_DEVICEPROP, &[device.descriptor()])?;
+        }
         engine.finalize("choose an engine")?;
         let config = Descriptor::new(Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)?;
         config.set_parts(Name::CUDNN_ATTR_ENGINECFG_ENGINE, &[&engine])?;
@@ -94,13 +100,33 @@ impl Pattern {
         Engine::read(config)
     }
 
-    /// Makes a plan: loads or compiles the kernels.
+    /// Makes a plan: loads or compiles the kernels. Of a pattern for a device that is elsewhere there is only its text.
     pub fn plan(&self, engine: &Engine) -> Result<Plan> {
+        let Site::Here(handle) = &self.site else {
+            let reason = "its device is elsewhere".to_owned();
+            return Err(DnnError::Unsupported { what: "make a plan to run", reason });
+        };
+        Plan::of(handle, self.made(engine)?)
+    }
+
+    /// The text of a plan, for the same library version on the pattern's device; see [`Plan::to_json`].
+    pub fn plan_text(&self, engine: &Engine) -> Result<String> {
+        text_of(&self.made(engine)?)
+    }
+
+    fn made(&self, engine: &Engine) -> Result<Descriptor> {
         let plan = Descriptor::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
-        plan.set(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE, &[self.handle.raw()])?;
+        match &self.site {
+            Site::Here(handle) => {
+                plan.set(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE, &[handle.raw()])?;
+            }
+            Site::Elsewhere(device) => {
+                plan.set_parts(Name::CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, &[device.descriptor()])?;
+            }
+        }
         plan.set_parts(Name::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[&engine.config])?;
         plan.finalize("make a plan")?;
-        Plan::of(&self.handle, plan)
+        Ok(plan)
     }
 }
 
@@ -190,36 +216,10 @@ impl Plan {
 
     /// The plan as text that the same library version can load again; what it compiled is inside.
     pub fn to_json(&self) -> Result<String> {
-        let name = Name::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
-        let mut length = 0;
-        // SAFETY: asked for no elements, the library only writes the count.
-        check("measure a plan's text", unsafe {
-            calls::cudnnBackendGetAttribute(
-                self.plan.raw(),
-                name,
-                Type::CUDNN_TYPE_CHAR,
-                0,
-                &mut length,
-                std::ptr::null_mut(),
-            )
-        })?;
-        let mut text = vec![0u8; usize::try_from(length)?.min(MAX_JSON_BYTES)];
-        // SAFETY: the library writes at most as many characters as there is room for.
-        check("read a plan's text", unsafe {
-            let room = text.as_mut_ptr().cast();
-            calls::cudnnBackendGetAttribute(
-                self.plan.raw(),
-                name,
-                Type::CUDNN_TYPE_CHAR,
-                text.len() as i64,
-                &mut length,
-                room,
-            )
-        })?;
-        text.truncate(usize::try_from(length)?);
-        while text.last() == Some(&0) {
-            text.pop();
-        }
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        text_of(&self.plan)
     }
+}
+
+fn text_of(plan: &Descriptor) -> Result<String> {
+    plan.get_text(Name::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)
 }
