@@ -247,6 +247,10 @@ pub enum Command {
     /// Look whether a GPU can be used; agents start this after a failure
     #[command(hide = true)]
     CheckDevice { device: String },
+    #[cfg(feature = "local")]
+    /// Run each step of a plan once; what reads a GPU's counters starts this
+    #[command(hide = true)]
+    RunSteps { plan: std::path::PathBuf, profile: usize },
 }
 
 #[cfg(test)]

@@ -112,7 +112,9 @@ fn run_command(command: Command, context: &Context<'_>) -> Result<(), Failure> {
         #[cfg(feature = "local")]
         Command::Token(args) => context.block_on(token::run(context, args)),
         #[cfg(feature = "local")]
-        Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
+        Command::Worker | Command::CheckDevice { .. } | Command::RunSteps { .. } => {
+            unreachable!("main runs what agents start")
+        }
         Command::Completions(args) => completions::run(context, args, Cli::grammar()),
         Command::ManPages(args) => man_pages::run(args, Cli::grammar()),
     }

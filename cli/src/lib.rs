@@ -119,6 +119,16 @@ pub fn main() -> ExitCode {
     if let cli::Command::CheckDevice { device } = &parsed.command {
         return device_check::main(device);
     }
+    #[cfg(feature = "local")]
+    if let cli::Command::RunSteps { plan, profile } = &parsed.command {
+        return match planforge_cuda::meter::counters::run_steps(plan, *profile) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                printer::bare(&error.to_string());
+                ExitCode::FAILURE
+            }
+        };
+    }
     let printer = printer::Printer::new(parsed.global.json, parsed.global.quiet);
     match dispatch::dispatch(parsed, &printer) {
         Ok(()) => ExitCode::SUCCESS,

@@ -98,8 +98,7 @@ fn layer(event: &Event, times: &[f64]) -> LayerTime {
         flops: flops(args).unwrap_or(0),
         bytes: bytes(&args.activation_size) + bytes(&args.parameter_size) + bytes(&args.output_size),
         precision: precision(args),
-        formats: None,
-        nodes: Vec::new(),
+        ..LayerTime::default()
     }
 }
 

@@ -195,7 +195,9 @@ impl Facts<'_> {
             let kind = format!("{}{precision} by {}", layer.kind, cut(&layer.tactic));
             let reached = Roofline::of(layer, self.0.ceilings.as_ref()).map(|roofline| roofline.describe());
             let reached = reached.map(|words| format!("  {words}")).unwrap_or_default();
-            format!("{share:4.1} %  {}{reached}  {kind}  {name}", milliseconds(layer.median_ms))
+            let counted = layer.counters.as_ref().map(|counters| format!("  counted: {}", counters.describe()));
+            let counted = counted.unwrap_or_default();
+            format!("{share:4.1} %  {}{reached}{counted}  {kind}  {name}", milliseconds(layer.median_ms))
         };
         layers.iter().take(SHOWN_LAYERS).map(|layer| ("layer", line(layer))).collect()
     }

@@ -173,6 +173,9 @@ pub fn table(reading: &Reading, asked: &Asked) -> Table {
         if !told.rates.is_empty() {
             reached.extend([Part::Break, Part::Muted(told.rates)]);
         }
+        if let Some(counters) = &layer.counters {
+            reached.extend([Part::Break, Part::Muted(format!("counted: {}", counters.describe()))]);
+        }
         table.push(
             told.place.to_string(),
             "",

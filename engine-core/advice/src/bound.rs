@@ -6,7 +6,7 @@
 //! bus, launches that the device waits for, waiting for the end, time in which nothing ran; then it is what bounds most of
 //! the layers' time.
 
-use planforge_report::{Bound, LayerTime, ModeSplit, Report, Roofline};
+use planforge_report::{Bound, LayerCounters, LayerTime, ModeSplit, Report, Roofline};
 use planforge_types::fingerprint::DeviceKind;
 use serde::Serialize;
 
@@ -51,14 +51,30 @@ pub const TRANSFERS: f64 = 0.5;
 pub const ENQUEUE: f64 = 0.8;
 pub const REST: f64 = 0.2;
 
-/// What bounds a layer; `None` where no ceiling is known, or it comes near to none.
+/// From this percentage of what a part of the device reaches on, the part binds: what NVIDIA's profiler itself goes by.
+pub const COUNTED_PERCENT: f64 = 60.0;
+
+/// What bounds a layer; `None` where nothing was counted and no ceiling is known, or it comes near to none.
 pub fn of_layer(layer: &LayerTime, report: &Report) -> Option<Bottleneck> {
+    if let Some(counters) = &layer.counters {
+        return of_counters(counters, layer.median_ms);
+    }
     let (bound, share) = Roofline::of(layer, report.ceilings.as_ref())?.ceiling?;
     match (bound, share >= NEAR) {
         (Bound::Compute, true) => Some(Bottleneck::Compute),
         (Bound::Memory, true) => Some(Bottleneck::Memory),
         (_, false) if report.device.kind == DeviceKind::Gpu && layer.median_ms < LAUNCH_MS => Some(Bottleneck::Launch),
         (_, false) => None,
+    }
+}
+
+/// By what the device itself counted: the busier of multiprocessors and memory, where one of them is busy.
+fn of_counters(counters: &LayerCounters, median_ms: f64) -> Option<Bottleneck> {
+    let (sm, memory) = (counters.sm_percent?, counters.memory_percent?);
+    match sm.max(memory) >= COUNTED_PERCENT {
+        true if sm >= memory => Some(Bottleneck::Compute),
+        true => Some(Bottleneck::Memory),
+        false => (median_ms < LAUNCH_MS).then_some(Bottleneck::Launch),
     }
 }
 
@@ -128,7 +144,8 @@ fn of_layers(report: &Report) -> Option<EngineBound> {
     };
     let kinds = [Bottleneck::Compute, Bottleneck::Memory, Bottleneck::Launch].map(time);
     let (bottleneck, share) = kinds.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    (total > 0.0 && share > 1.0 / 3.0).then(|| EngineBound::of(bottleneck, share, true, "the layers' time"))
+    let estimated = report.layers.iter().any(|layer| layer.counters.is_none());
+    (total > 0.0 && share > 1.0 / 3.0).then(|| EngineBound::of(bottleneck, share, estimated, "the layers' time"))
 }
 
 #[cfg(test)]
@@ -172,6 +189,23 @@ mod tests {
         assert_eq!(of(&report, 1), None, "a CPU launches nothing");
         report.ceilings = None;
         assert_eq!(of(&report, 0), None);
+    }
+
+    #[test]
+    fn what_the_device_counted_decides_before_what_shapes_tell() {
+        let mut report = report(None);
+        let counted = |sm: f64, memory: f64| {
+            Some(LayerCounters { sm_percent: Some(sm), memory_percent: Some(memory), ..LayerCounters::default() })
+        };
+        report.layers[0].counters = counted(20.0, 60.0);
+        assert_eq!(of_layer(&report.layers[0], &report), Some(Bottleneck::Memory), "shapes say compute");
+        assert!(of_engine(&report).unwrap().estimated, "the other layer was not counted");
+        report.layers[1].counters = counted(59.0, 59.9);
+        assert_eq!(of_layer(&report.layers[1], &report), None, "neither is busy");
+        let bound = of_engine(&report).unwrap();
+        assert_eq!((bound.bottleneck, bound.estimated), (Bottleneck::Memory, false));
+        report.layers[1].median_ms = 0.004;
+        assert_eq!(of_layer(&report.layers[1], &report), Some(Bottleneck::Launch));
     }
 
     #[test]

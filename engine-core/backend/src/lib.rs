@@ -6,7 +6,7 @@
 
 pub mod stack;
 
-use planforge_report::{Finding, LatencySplit, LayerTime, Rates};
+use planforge_report::{Finding, LatencySplit, LayerCounters, LayerTime, Rates};
 use planforge_types::{
     BackendError, BuildSpec, Digest, FailureClass, NamedTensors, Port, Sku, Toolchain,
     fingerprint::{DeviceFingerprint, DiscoveredDevice},
@@ -380,6 +380,15 @@ pub trait Meter {
     ///
     /// When nothing is bound, or the tool that records fails.
     fn trace(&mut self) -> Result<Option<()>, BackendError> {
+        Ok(None)
+    }
+    /// What the device counts while each layer runs, in the order of [`Meter::layers`], by a profiler that runs the plan
+    /// anew; `None` where the backend has none.
+    ///
+    /// # Errors
+    ///
+    /// When the profiler is not there, may not count, or fails.
+    fn counters(&mut self) -> Result<Option<Vec<Option<LayerCounters>>>, BackendError> {
         Ok(None)
     }
     /// Bytes of the plan's weights by element type; empty where the backend does not tell. Known after

@@ -64,6 +64,18 @@ impl Rows<'_> {
         for layer in &report.layers {
             self.row(out, "layer", &layer.name, "time", Some(layer.median_ms), "ms", None);
             let counted = [("operations", layer.flops, "FLOP"), ("bytes", layer.bytes, "bytes")];
+            if let Some(counters) = &layer.counters {
+                let percents = [
+                    ("counted SM", counters.sm_percent),
+                    ("counted memory", counters.memory_percent),
+                    ("counted L2", counters.l2_percent),
+                    ("counted tensor cores", counters.tensor_percent),
+                    ("counted occupancy", counters.occupancy_percent),
+                ];
+                for (name, percent) in percents {
+                    self.row(out, "layer", &layer.name, name, percent, "%", None);
+                }
+            }
             for (name, count, unit) in counted.into_iter().filter(|(_, count, _)| *count > 0) {
                 self.row(out, "layer", &layer.name, name, Some(count as f64), unit, Some(figure::estimate(report)));
             }

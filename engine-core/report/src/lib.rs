@@ -37,7 +37,7 @@ pub use detail::{
     PartStats, ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
 };
 pub use given::GivenInputs;
-pub use layer::LayerTime;
+pub use layer::{LayerCounters, LayerTime};
 pub use read::ReadError;
 pub use samples::{Samples, SamplesError};
 pub use state::{Seen, Spread, TelemetryPair};

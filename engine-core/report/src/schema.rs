@@ -202,6 +202,7 @@ mod tests {
             (detail, "BuildSelection", "builds"),
             (detail, "BuildTrial", "trial"),
             (include_str!("layer.rs"), "LayerTime", "layer"),
+            (include_str!("layer.rs"), "LayerCounters", "counters"),
             (include_str!("baseline.rs"), "Baseline", "baseline"),
             (include_str!("state.rs"), "Seen", "seen"),
         ] {

@@ -74,6 +74,7 @@ pub mod driver {
         "cuLaunchKernel",
         "cuLaunchKernelEx",
         "cuGraphInstantiateWithFlags",
+        "cuProfilerStart",
     ];
 
     type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;

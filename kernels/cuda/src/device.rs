@@ -69,6 +69,16 @@ pub(super) fn doing<T>(what: &str, result: std::result::Result<T, DriverError>) 
     result.map_err(|error| DeviceError::from_driver(what, error))
 }
 
+/// Runs `work` with whoever profiles this process looking, and nothing else of it.
+pub fn profiled<T>(work: impl FnOnce() -> T) -> Result<T> {
+    // SAFETY: neither takes anything; without a profiler they do nothing.
+    doing("let a profiler look", unsafe { sys::cuProfilerStart() }.result())?;
+    let done = work();
+    // SAFETY: as above.
+    doing("end a profiler's look", unsafe { sys::cuProfilerStop() }.result())?;
+    Ok(done)
+}
+
 /// What decides how kernels are made and laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {

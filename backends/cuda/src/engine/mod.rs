@@ -108,6 +108,11 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Number of the current profile.
+    pub fn profile(&self) -> usize {
+        self.profile
+    }
+
     /// Makes another profile current, and captures its graph where that was not done yet; nothing is bound then.
     pub fn switch_profile(&mut self, profile: usize) -> Result<(), BackendError> {
         let manifest = &self.plan.manifest;
@@ -192,6 +197,11 @@ impl Engine {
     pub fn current(&self) -> Result<&Captured, BackendError> {
         let bound = self.bound.as_ref().ok_or(RuntimeError::NotBound)?;
         self.which(&bound.graph)
+    }
+
+    /// The current profile's program at its usual shapes, whatever is bound.
+    pub(crate) fn usual(&self) -> Result<&Captured, BackendError> {
+        self.which(&Which::Profile)
     }
 
     /// Runs once on what is bound, and copies every output back.

@@ -10,7 +10,9 @@
 //! | `split` | transfers, enqueuing, the graph against single launches, inputs that change |
 //! | `streams` | several contexts at once |
 //! | `trace` | a timeline |
+//! | `counters` | nothing: what the device counts while each step runs |
 
+pub mod counters;
 mod split;
 mod streams;
 mod trace;
@@ -25,7 +27,7 @@ use crate::{
 };
 use planforge_backend::{Aside, KeptFile, Meter, StreamSamples, Window, WindowSamples};
 use planforge_kernels_cuda::nvtx::range;
-use planforge_report::{LatencySplit, LayerTime, Rates};
+use planforge_report::{LatencySplit, LayerCounters, LayerTime, Rates};
 use planforge_types::{BackendError, NamedTensors, Port};
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
@@ -38,6 +40,7 @@ const QUEUED: usize = 64;
 #[derive(Debug)]
 pub struct CudaSession {
     engine: Engine,
+    plan: PathBuf,
     /// Folder for files worth keeping; `None`: nobody would keep them.
     scratch: Option<PathBuf>,
     files: Vec<KeptFile>,
@@ -53,8 +56,8 @@ struct Sample {
 }
 
 impl CudaSession {
-    pub fn new(engine: Engine, scratch: Option<PathBuf>) -> Self {
-        Self { engine, scratch, files: Vec::new() }
+    pub fn new(engine: Engine, plan: PathBuf, scratch: Option<PathBuf>) -> Self {
+        Self { engine, plan, scratch, files: Vec::new() }
     }
 
     pub fn engine(&self) -> &Engine {
@@ -166,6 +169,13 @@ impl Meter for CudaSession {
         let Some(scratch) = &self.scratch else { return Ok(None) };
         self.files.push(trace::record(&self.engine, scratch)?);
         Ok(Some(()))
+    }
+
+    fn counters(&mut self) -> Result<Option<Vec<Option<LayerCounters>>>, BackendError> {
+        let Some(scratch) = &self.scratch else { return Ok(None) };
+        let steps = self.engine.usual()?.program.steps.len();
+        let counted = counters::count(&self.plan, self.engine.profile(), steps, scratch);
+        counted.map(Some).map_err(BackendError::infrastructure)
     }
 
     fn weight_bytes(&self) -> BTreeMap<String, u64> {

@@ -80,6 +80,12 @@ impl Context {
         Ok(())
     }
 
+    /// Queues one step of an execution.
+    pub(crate) fn launch_step(&self, index: usize) -> Result<()> {
+        // SAFETY: the memory lives in this context.
+        unsafe { self.ready[index].run(&self.stream) }
+    }
+
     pub fn stream(&self) -> &Stream {
         &self.stream
     }

@@ -110,5 +110,6 @@ fn layer_time(layer: &JoinedLayer) -> LayerTime {
             Some(info) => info.nodes.clone(),
             None => super::nodes_of_name(&layer.time.name),
         },
+        counters: None,
     }
 }

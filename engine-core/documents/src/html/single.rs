@@ -4,7 +4,7 @@ use super::write::{Table, data, exact, figure, pair, shortened, words};
 use crate::{Dossier, chart, figure as figures, record};
 use planforge_advice::{Advice, advise, bound};
 use planforge_report::{
-    Finding, LayerTime, Report, Roofline, Severity, disturbance,
+    Finding, LayerCounters, LayerTime, Report, Roofline, Severity, disturbance,
     format::{milliseconds, per_second, percent},
 };
 
@@ -156,6 +156,9 @@ fn layers(report: &Report, number: usize) -> String {
         ("bound by", false),
         ("tactic", false),
     ];
+    let counted = report.layers.iter().any(|layer| layer.counters.is_some());
+    let columns: Vec<(&str, bool)> =
+        columns.into_iter().chain(counted.then_some(("counted by the device", false))).collect();
     let mut table = Table::new(&format!("Layers of report {number}"), caption, &columns);
     let mut sorted: Vec<&LayerTime> = report.layers.iter().collect();
     sorted.sort_by(|a, b| b.median_ms.total_cmp(&a.median_ms));
@@ -163,7 +166,9 @@ fn layers(report: &Report, number: usize) -> String {
         let reached =
             Roofline::of(layer, report.ceilings.as_ref()).and_then(|line| line.of_ceiling()).unwrap_or_default();
         let bound = bound::of_layer(layer, report).map_or("", bound::Bottleneck::words);
-        table.row(&[
+        let told = layer.counters.as_ref().map(LayerCounters::describe);
+        let told = counted.then(|| words(&told.unwrap_or_default()));
+        let mut cells = vec![
             words(&shortened(&layer.name, NAME_CHARACTERS)),
             words(&layer.kind),
             words(layer.precision.as_deref().unwrap_or_default()),
@@ -172,7 +177,9 @@ fn layers(report: &Report, number: usize) -> String {
             reached,
             bound.to_owned(),
             words(&shortened(&layer.tactic, TACTIC_CHARACTERS)),
-        ]);
+        ];
+        cells.extend(told);
+        table.row(&cells);
     }
     let count = report.layers.len();
     out.push_str(&format!("<details><summary>All {count} layers</summary>\n{}</details>\n", table.end()));

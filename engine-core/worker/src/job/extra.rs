@@ -125,6 +125,12 @@ impl Job<'_> {
                 let message = format!("backend {} records no timelines", order.toolchain.backend);
                 extra.findings.push(Finding::note("no-trace", message));
             }
+            self.may_go_on("the device's counters")?;
+            let counted = loaded.meter.counters();
+            let counted = extra.take("no-counters", "nothing was counted on the device", counted).flatten();
+            for (layer, counters) in extra.layers.iter_mut().zip(counted.unwrap_or_default()) {
+                layer.counters = counters;
+            }
         }
         self.may_go_on("the device's ceilings")?;
         if extra.layers.iter().any(|layer| layer.flops > 0 || layer.bytes > 0) {
