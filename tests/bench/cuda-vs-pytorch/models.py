@@ -157,7 +157,7 @@ def last_norms(model):
         if hasattr(part, "bn3"):
             yield part.bn3
         elif getattr(part, "use_res_connect", False):
-            yield part.block[-1][1]
+            yield part.block[-1][1] if hasattr(part, "block") else part.conv[-1]
         elif isinstance(part, Residual) and part.shortcut:
             yield part.body[-1][1]
 
