@@ -184,6 +184,8 @@ fn measure(plan: &Path, report: &Path, slower_percent: f64, budget_s: u64) -> Ou
         cache: None,
         cache_origin: None,
         prepared: None,
+        prepare: None,
+        prepared_from: None,
         ceilings: None,
         oracles: None,
         plan: Some(std::path::absolute(plan)?),

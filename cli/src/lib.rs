@@ -52,7 +52,6 @@ mod dispatch;
 #[cfg(feature = "local")]
 mod doctor;
 #[cfg(feature = "local")]
-mod engine_runner;
 mod examples;
 mod failure;
 mod farm;

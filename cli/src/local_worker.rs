@@ -75,7 +75,11 @@ fn follow(mut child: Child, order: &WorkOrder, progress: &mut dyn FnMut(String))
             }
             Ok(WorkEvent::Built { plan, .. }) => built = Some(plan),
             Ok(
-                WorkEvent::WindowBegin | WorkEvent::WindowEnd | WorkEvent::Compiled { .. } | WorkEvent::Prepared { .. },
+                WorkEvent::WindowBegin
+                | WorkEvent::WindowEnd
+                | WorkEvent::Compiled { .. }
+                | WorkEvent::Prepared { .. }
+                | WorkEvent::Made { .. },
             ) => {}
             Err(error) => {
                 return Err(Failure::new(

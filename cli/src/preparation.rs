@@ -1,74 +1,38 @@
 //! Preparing a model on this machine, for `planforge prepare` and `planforge build`: data from files, the engine that runs
 //! the model on it, the prepared file and its report, written whole or not at all.
 
-use crate::{context::Context, engine_runner::Native, failure::Failure};
-use planforge_identity::npz;
+use crate::{context::Context, failure::Failure, request::prepare::archives};
+use planforge_backend::Compiler;
+use planforge_cpu::CpuCompiler;
 use planforge_onnx::{Model, write};
-use planforge_precision::{
-    DataError, Options, PrecisionError, Preparation, Prepared, Reference, Runner, Samples, ports, prepare, work,
-};
+use planforge_precision::{DataError, Document, Options, PrecisionError, Preparation, Prepared, Samples, ports};
 use planforge_proto::ErrorCode;
-use planforge_types::{Digest, DigestWriter, HostTensor, NamedTensors, durable};
-use serde::Serialize;
-use std::{
-    error::Error as _,
-    fs, io,
-    path::{Path, PathBuf},
-};
-
-/// Multiplications above which the interpreter would take minutes, and an engine is compiled.
-const INTERPRETED_MACS: u64 = 2_000_000_000;
-
-/// The report as it is written: what was prepared from what, then what came of it.
-#[derive(Debug, Serialize)]
-pub struct Written<'a> {
-    /// Digest of the ONNX file that was prepared, and of the file that came of it.
-    pub source: Digest,
-    pub prepared: Digest,
-    /// Digest of every file of calibration data, in order.
-    pub data: Vec<Digest>,
-    #[serde(flatten)]
-    pub report: &'a Preparation,
-}
+use planforge_types::{Digest, DigestWriter, NamedTensors, durable};
+use planforge_worker::preparation::{self as work, ArraysError};
+use std::path::{Path, PathBuf};
 
 /// The arrays of an archive, or of every archive of a folder, one after the other along the first axis; and their digests.
 pub fn arrays(path: &Path) -> Result<(NamedTensors, Vec<Digest>), Failure> {
-    let mut files = vec![path.to_owned()];
-    if path.is_dir() {
-        let entries = fs::read_dir(path).map_err(|e| Failure::io("read", path, &e))?;
-        let entries: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
-        files = entries.map_err(|e| Failure::io("read", path, &e))?;
-        files.retain(|file| file.extension().is_some_and(|extension| extension == "npz"));
-        files.sort();
-        if files.is_empty() {
-            return Err(Failure::usage(format!("{} holds no .npz file", path.display())).hint(DataError::Empty.hint()));
-        }
-    }
-    let (mut whole, mut digests) = (NamedTensors::new(), Vec::new());
-    for file in &files {
-        digests.push(digest_of(file)?);
-        append(&mut whole, npz::read(file)?, file)?;
-    }
-    Ok((whole, digests))
+    let files = archives(path)?;
+    let digests = files.iter().map(|file| digest_of(file)).collect::<Result<Vec<_>, _>>()?;
+    let arrays = work::arrays(&files).map_err(|error| match error {
+        ArraysError::Archive(error) => error.into(),
+        ArraysError::Data { error: ref inner, .. } => Failure::usage(error.to_string()).hint(inner.hint()),
+    })?;
+    Ok((arrays, digests))
 }
 
-fn append(whole: &mut NamedTensors, part: NamedTensors, file: &Path) -> Result<(), Failure> {
-    if whole.is_empty() {
-        *whole = part;
-        return Ok(());
-    }
-    let differs = |what: &str| Failure::usage(format!("{}: {what} than in the files before it", file.display()));
-    if !whole.keys().eq(part.keys()) {
-        return Err(differs("other arrays"));
-    }
-    for (name, tensor) in part {
-        let Some(into) = whole.get_mut(&name) else { continue };
-        let rows = |tensor: &HostTensor| tensor.shape.split_first().map(|(_, row)| row.to_vec());
-        if into.element != tensor.element || rows(into).is_none() || rows(into) != rows(&tensor) {
-            return Err(differs(&format!("rows of another type or shape in '{name}'")));
+/// Refuses data that does not fit one of the `models`, before anything is sent.
+pub fn check_data(data: &Path, eval: Option<&Path>, models: &[PathBuf]) -> Result<(), Failure> {
+    for path in models {
+        let model = Model::open(path).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
+        for given in [Some(data), eval].into_iter().flatten() {
+            let (arrays, _) = arrays(given)?;
+            Samples::fit(arrays, &ports(&model)).map_err(|error| {
+                let message = format!("{} does not fit {}: {error}", given.display(), path.display());
+                Failure::usage(message).hint(error.hint())
+            })?;
         }
-        into.shape[0] += tensor.shape[0];
-        into.bytes.extend(tensor.bytes);
     }
     Ok(())
 }
@@ -104,15 +68,8 @@ pub fn run(context: &Context<'_>, path: &Path, data: &Data<'_>, options: &Option
     };
     let (samples, judged) = (fitted(data.calibration)?, fitted(data.eval)?);
     let spinner = context.printer.spinner(&format!("preparing {}", path.display()));
-    let rows = samples.iter().chain(&judged).map(|samples| samples.rows() as u64).max().unwrap_or(0);
-    let heavy = work(&model, samples.as_ref().or(judged.as_ref()))
-        .is_some_and(|macs| macs.saturating_mul(rows) > INTERPRETED_MACS);
-    let native = if heavy { Native::here() } else { None };
-    let runner: &dyn Runner = match &native {
-        Some(native) => native,
-        None => &Reference,
-    };
-    let prepared = prepare(&model, samples.as_ref(), judged.as_ref(), options, runner);
+    let native: &dyn Compiler = &CpuCompiler;
+    let prepared = work::prepared(&model, samples.as_ref(), judged.as_ref(), options, &[native]);
     spinner.clear();
     Ok(Ready { prepared: prepared?, source, data: digests })
 }
@@ -124,7 +81,7 @@ impl Ready {
         write::save(output, &self.prepared.proto).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
         let prepared = digest_of(output)?;
         let data = self.data.clone();
-        let document = Written { source: self.source, prepared, data, report: &self.prepared.report };
+        let document = Document { source: self.source, prepared, data, report: &self.prepared.report };
         let document = serde_json::to_value(&document)
             .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot write the report as JSON: {e}")))?;
         let path = output.with_extension("preparation.json");
@@ -171,12 +128,6 @@ pub fn lines(report: &Preparation) -> Vec<String> {
 
 impl From<PrecisionError> for Failure {
     fn from(error: PrecisionError) -> Self {
-        let mut message = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            message += &format!(": {cause}");
-            source = cause.source();
-        }
         let code = match &error {
             PrecisionError::Budget { .. }
             | PrecisionError::Target { .. }
@@ -185,6 +136,6 @@ impl From<PrecisionError> for Failure {
             | PrecisionError::Opset { .. } => ErrorCode::Refused,
             _ => ErrorCode::InvalidArgument,
         };
-        Self::new(code, message).hint(error.hint())
+        Self::new(code, work::words(&error)).hint(error.hint())
     }
 }

@@ -283,6 +283,8 @@ impl<'a> Waiting<'a> {
             .jobs
             .values()
             .filter(|job| matches!(job.state(), Queued | Unplaceable))
+            // A model is prepared wherever there is a processor.
+            .filter(|job| job.kind() != v1::JobKind::Prepare)
             .map(|job| job.sku.as_str())
             .collect();
         if waiting.is_empty() {

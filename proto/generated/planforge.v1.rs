@@ -275,6 +275,30 @@ pub struct Job {
     /// of a canary: by which its median may be slower
     #[prost(double, tag = "50")]
     pub canary_slower_percent: f64,
+    /// of a prepare job: what it makes; of others: where their model comes from, or will
+    #[prost(message, optional, tag = "60")]
+    pub preparation: ::core::option::Option<Preparation>,
+}
+/// How a model is made into one of other number types, and what came of it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Preparation {
+    /// precision, target, method, data by digest, ...
+    #[prost(string, tag = "1")]
+    pub ask_json: ::prost::alloc::string::String,
+    /// the model that it is made from
+    #[prost(string, tag = "2")]
+    pub source_digest: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub source_name: ::prost::alloc::string::String,
+    /// of kind prepare
+    #[prost(string, tag = "4")]
+    pub job: ::prost::alloc::string::String,
+    /// blob: what became of which layer, and why; empty while the model is not prepared yet
+    #[prost(string, tag = "5")]
+    pub document_digest: ::prost::alloc::string::String,
+    /// of a prepare job that succeeded
+    #[prost(message, optional, tag = "6")]
+    pub made: ::core::option::Option<Model>,
 }
 /// When a job will likely have begun and ended.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -418,12 +442,15 @@ pub struct Engine {
     /// built, not measured: a compile job made it, and nobody timed it yet
     #[prost(bool, tag = "17")]
     pub unmeasured: bool,
+    /// where its model comes from, if a job of the caller's project prepared it
+    #[prost(message, optional, tag = "30")]
+    pub preparation: ::core::option::Option<Preparation>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum JobKind {
     Unspecified = 0,
-    /// makes a model variant; needs no device
+    /// makes a model of other number types, on data; needs no device
     Prepare = 1,
     /// compile, verify, measure
     Build = 2,
@@ -820,7 +847,7 @@ pub struct SubmitRequest {
     /// resolve again when the exact toolchain is no longer offered
     #[prost(bool, tag = "12")]
     pub follow_toolchain: bool,
-    /// build when unspecified; benchmark measures plan_digest
+    /// build when unspecified; benchmark measures plan_digest; prepare builds nothing
     #[prost(enumeration = "JobKind", tag = "13")]
     pub kind: i32,
     /// for benchmark
@@ -847,6 +874,10 @@ pub struct SubmitRequest {
     /// where no toolchain is named and the best cannot build a model, ask no other
     #[prost(bool, tag = "21")]
     pub no_fallback: bool,
+    /// How models are prepared before they are built, by the place of the spec that is built from what comes of it; an empty
+    /// text, or none: as they are. Each model is prepared once in each way. Of kind prepare nothing is built.
+    #[prost(string, repeated, tag = "30")]
+    pub prepares_json: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A job that succeeds only where its engine is shown to be not slower than another.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -5857,6 +5888,12 @@ pub struct Finished {
     pub prepared_digest: ::prost::alloc::string::String,
     #[prost(uint64, tag = "15")]
     pub prepared_bytes: u64,
+    /// what a prepare job made; its files were uploaded before
+    #[prost(message, optional, tag = "20")]
+    pub made: ::core::option::Option<Model>,
+    /// blob: what became of which layer, and why; uploaded before
+    #[prost(string, tag = "21")]
+    pub made_document_digest: ::prost::alloc::string::String,
 }
 /// Published in the transaction that takes the build, when nobody published in its scope meanwhile.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

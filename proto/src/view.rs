@@ -461,6 +461,39 @@ pub struct JobView {
     /// By which its median may be slower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary_slower_percent: Option<f64>,
+    /// Of a prepare job: what it makes; of others: where their model comes from, or will.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preparation: Option<PreparationView>,
+}
+
+/// How a model is made into one of other number types, and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PreparationView {
+    /// Precision, target, method, data by digest.
+    pub ask: Option<Value>,
+    pub source_digest: String,
+    pub source_name: String,
+    /// The job of kind prepare.
+    pub job: String,
+    /// What became of which layer, and why, as a blob; `null` while the model is not prepared yet.
+    pub document_digest: Option<String>,
+    /// Of a prepare job that succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<ModelView>,
+}
+
+impl From<v1::Preparation> for PreparationView {
+    fn from(preparation: v1::Preparation) -> Self {
+        let v1::Preparation { ask_json, source_digest, source_name, job, document_digest, made } = preparation;
+        Self {
+            ask: some_json(ask_json),
+            source_digest,
+            source_name,
+            job,
+            document_digest: some_text(document_digest),
+            made: made.map(Into::into),
+        }
+    }
 }
 
 /// A toolchain that refused a job's model before the job was given to another one.
@@ -553,6 +586,7 @@ impl From<v1::Job> for JobView {
             canary_plan: some_text(job.canary_plan),
             fallback: some_text(job.fallback),
             tried: job.tried.into_iter().map(Into::into).collect(),
+            preparation: job.preparation.map(Into::into),
         }
     }
 }
@@ -634,6 +668,9 @@ pub struct EngineView {
     /// Built, not measured: nobody timed it yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unmeasured: bool,
+    /// Where its model comes from, if a job of the farm prepared it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preparation: Option<PreparationView>,
 }
 
 impl From<v1::Engine> for EngineView {
@@ -656,6 +693,7 @@ impl From<v1::Engine> for EngineView {
             builds: engine.builds.max(1),
             inputs_digest: some_text(engine.inputs_digest),
             unmeasured: engine.unmeasured,
+            preparation: engine.preparation.map(Into::into),
         }
     }
 }
@@ -693,6 +731,9 @@ pub struct SubmitView {
     pub canary: Option<CanaryView>,
     /// Where no toolchain is named and the best cannot build a model, ask no other.
     pub no_fallback: bool,
+    /// How models are prepared before they are built, by the place of the spec that is built from what comes of it; `null`:
+    /// as they are.
+    pub prepares: Vec<Value>,
 }
 
 /// The engine that another is to be not slower than.
@@ -740,6 +781,11 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
             tags: view.tags,
             needs: view.needs,
             no_fallback: view.no_fallback,
+            prepares_json: view
+                .prepares
+                .iter()
+                .map(|ask| if ask.is_null() { String::new() } else { ask.to_string() })
+                .collect(),
         })
     }
 }

@@ -102,6 +102,8 @@ impl Job {
             cache: Some(scratch.join("timing.cache")),
             cache_origin: None,
             prepared: None,
+            prepare: None,
+            prepared_from: None,
             ceilings: None,
             oracles: None,
             scratch,

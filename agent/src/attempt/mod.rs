@@ -123,6 +123,16 @@ struct Measured {
     pub artifacts: Vec<Artifact>,
     /// What was prepared for a device elsewhere: file, digest, bytes.
     pub prepared: Option<(PathBuf, Digest, u64)>,
+    /// The model that was made.
+    pub made: Option<Made>,
+}
+
+/// A model that a worker made of its order's: its files, the ONNX file first, and what became of which layer.
+struct Made {
+    pub files: Vec<Artifact>,
+    pub graph_digest: Digest,
+    pub structure_digest: Digest,
+    pub document: Artifact,
 }
 
 /// What became of an attempt's parts, however it ended.

@@ -6,7 +6,8 @@ use planforge_proto::v1;
 use planforge_types::{
     BuildSpec, Digest, FailureClass, Sku, Toolchain,
     fingerprint::DiscoveredDevice,
-    order::{BUILDS_MAX, BaselineAsk, BaselineOrder, CacheOrigin, MeasureAsk, WorkKind, WorkOrder},
+    order::{BUILDS_MAX, BaselineAsk, BaselineOrder, CacheOrigin, MeasureAsk, PrepareOrder, WorkKind, WorkOrder},
+    preparation::{PrepareAsk, PreparedFrom},
 };
 use std::{
     fmt::Display,
@@ -30,6 +31,10 @@ pub(super) struct JobOrder {
     pub built_for: Option<Sku>,
     /// For a build: what a compile job prepared for it.
     pub prepared: Option<Digest>,
+    /// For a preparation: what the model is to become.
+    pub prepare: Option<PrepareAsk>,
+    /// Where the model comes from, if a job prepared it.
+    pub prepared_from: Option<PreparedFrom>,
     /// The device elsewhere that is prepared for.
     pub made_for: Option<serde_json::Value>,
     /// At least 1.
@@ -59,6 +64,9 @@ pub(super) struct OrderPaths {
     pub cache: Option<(PathBuf, Option<CacheOrigin>)>,
     pub plan: Option<PathBuf>,
     pub prepared: Option<PathBuf>,
+    /// For a preparation, in the order of what it asks for; and labelled data, where that is other data.
+    pub data: Vec<PathBuf>,
+    pub judged: Option<PathBuf>,
     pub eval: Option<PathBuf>,
     pub inputs: Option<PathBuf>,
     pub calibration: Option<PathBuf>,
@@ -91,13 +99,40 @@ fn digest_of_files(files: &[v1::ModelFile]) -> Result<Digest, Failed> {
     Ok(model_digest(named))
 }
 
+fn preparation_of(job: &v1::Job) -> Result<(&v1::Preparation, PrepareAsk), Failed> {
+    let what = job.preparation.as_ref().ok_or_else(|| unreadable("preparation", "it is missing"))?;
+    let ask: PrepareAsk = serde_json::from_str(&what.ask_json).map_err(|error| unreadable("preparation", error))?;
+    ask.validate().map_err(|error| unreadable("preparation", error))?;
+    Ok((what, ask))
+}
+
+fn read_ask(job: &v1::Job) -> Result<PrepareAsk, Failed> {
+    preparation_of(job).map(|(_, ask)| ask)
+}
+
+/// Where the model of a job comes from, as far as that is known.
+fn read_origin(job: &v1::Job) -> Result<Option<PreparedFrom>, Failed> {
+    if job.preparation.is_none() {
+        return Ok(None);
+    }
+    let (from, ask) = preparation_of(job)?;
+    Ok(Some(PreparedFrom {
+        source: required("digest of the model before it was prepared", &from.source_digest)?,
+        source_name: from.source_name.clone(),
+        ask,
+        job: from.job.clone(),
+        document: optional("digest of what became of the model", &from.document_digest)?,
+    }))
+}
+
 impl JobOrder {
     /// `made_for`: of a compile job, the device elsewhere that it prepares for; empty: none.
     pub fn read(job: &v1::Job, made_for: &str) -> Result<Self, Failed> {
         let kind = match job.kind() {
             v1::JobKind::Build => WorkKind::Build,
             v1::JobKind::Compile if made_for.is_empty() => WorkKind::Compile,
-            v1::JobKind::Compile => WorkKind::Prepare,
+            v1::JobKind::Compile => WorkKind::Ahead,
+            v1::JobKind::Prepare => WorkKind::Prepare,
             v1::JobKind::Benchmark => WorkKind::Benchmark,
             other => return Err(unreadable("kind", format!("this agent does not know {}", other.as_str_name()))),
         };
@@ -137,6 +172,14 @@ impl JobOrder {
                 WorkKind::Build => optional("digest of what was prepared", &job.prepared_digest)?,
                 _ => None,
             },
+            prepare: match kind {
+                WorkKind::Prepare => Some(read_ask(job)?),
+                _ => None,
+            },
+            prepared_from: match kind {
+                WorkKind::Prepare => None,
+                _ => read_origin(job)?,
+            },
             made_for: match made_for {
                 "" => None,
                 text => Some(serde_json::from_str(text).map_err(|error| unreadable("device elsewhere", error))?),
@@ -157,6 +200,7 @@ impl JobOrder {
     ) -> WorkOrder {
         let model_name = job.model.as_ref().map(|model| model.name.clone()).unwrap_or_default();
         let (cache, cache_origin) = paths.cache.unzip();
+        let prepare = self.prepare.map(|ask| PrepareOrder { ask, data: paths.data, eval: paths.judged });
         let here = || serde_json::to_value(&device.fingerprint).expect("a fingerprint has only JSON types");
         WorkOrder {
             kind: self.kind,
@@ -177,6 +221,8 @@ impl JobOrder {
             cache,
             cache_origin: cache_origin.flatten(),
             prepared: paths.prepared,
+            prepare,
+            prepared_from: self.prepared_from,
             ceilings: Some(paths.ceilings),
             oracles: Some(paths.oracles),
             built_for: self.built_for,

@@ -102,6 +102,10 @@ impl Attempt {
                     if let Some((digest, bytes)) = stored.prepared {
                         (finished.prepared_digest, finished.prepared_bytes) = (digest.to_string(), bytes);
                     }
+                    if let Some((made, document)) = stored.made {
+                        finished.made = Some(made);
+                        finished.made_document_digest = document.to_string();
+                    }
                     finished.accurate = measured.accurate;
                     match self.upload_artifacts(measured, &log).await {
                         Ok(artifacts) => finished.artifacts = artifacts,
@@ -196,7 +200,7 @@ impl Attempt {
         let marker = format!("{}.{}", self.key, new_id());
         let taking = async {
             match order.kind {
-                WorkKind::Compile | WorkKind::Prepare => self.take_host(&marker, log).await,
+                WorkKind::Compile | WorkKind::Ahead | WorkKind::Prepare => self.take_host(&marker, log).await,
                 WorkKind::Build | WorkKind::Benchmark => Ok((self.take_device(&marker, log).await?, Vec::new())),
             }
         };
@@ -273,6 +277,13 @@ impl Attempt {
         };
         let plan = place(order.plan, "engine.plan").await?;
         let prepared = place(order.prepared, "prepared").await?;
+        let (mut data, mut judged) = (Vec::new(), None);
+        if let Some(ask) = &order.prepare {
+            for (index, digest) in ask.data.iter().enumerate() {
+                data.extend(place(Some(*digest), &format!("data-{index}.npz")).await?);
+            }
+            judged = place(ask.eval, "judged.npz").await?;
+        }
         let eval = place(order.eval, "eval.npz").await?;
         let given = place(order.measure.inputs, "inputs.npz").await?;
         let calibration = place(order.spec.calibration, "calibration.cache").await?;
@@ -300,7 +311,7 @@ impl Attempt {
                 };
                 Some(self.shared.caches.take(blobs, offered, work.join(CACHE_FILE), log).await)
             }
-            WorkKind::Benchmark | WorkKind::Prepare => None,
+            WorkKind::Benchmark | WorkKind::Ahead | WorkKind::Prepare => None,
         };
         let cache = taken.as_ref().map(|taken| (taken.file.clone(), taken.origin.clone()));
         let (ceilings, oracles) = (self.shared.ceilings.clone(), self.shared.oracles.clone());
@@ -313,6 +324,8 @@ impl Attempt {
                 cache,
                 plan,
                 prepared,
+                data,
+                judged,
                 eval,
                 inputs: given,
                 calibration,

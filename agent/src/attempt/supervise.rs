@@ -1,7 +1,7 @@
 //! A running worker: its order, its words, its limits and its end.
 
 use super::{
-    Attempt, Ended, Facts, Failed, Measured, Note,
+    Attempt, Ended, Facts, Failed, Made, Measured, Note,
     lack::{oom_kills, out_of_memory, said},
     log::AttemptLog,
     process::{KILLED_HINT, Worker, describe},
@@ -77,6 +77,7 @@ enum LastWord {
     Done { report: PathBuf, accurate: bool, artifacts: Vec<Artifact> },
     Compiled { accurate: bool },
     Prepared { file: PathBuf, digest: Digest, bytes: u64 },
+    Made(Made),
     Failed(Failed),
 }
 
@@ -121,12 +122,14 @@ impl<'a> Supervision<'a> {
                 Err(failed.into())
             }
             LastWord::Done { report, accurate, artifacts } => {
-                Ok(Measured { report: Some(read_document(&report).await?), accurate, artifacts, prepared: None })
+                let report = Some(read_document(&report).await?);
+                Ok(Measured { report, accurate, artifacts, ..Measured::default() })
             }
             LastWord::Compiled { accurate } => Ok(Measured { accurate, ..Measured::default() }),
             LastWord::Prepared { file, digest, bytes } => {
                 Ok(Measured { prepared: Some((file, digest, bytes)), ..Measured::default() })
             }
+            LastWord::Made(made) => Ok(Measured { made: Some(made), ..Measured::default() }),
         }
     }
 
@@ -212,7 +215,10 @@ impl<'a> Supervision<'a> {
                     _ if !status.success() => {
                         self.log.note(&format!("the worker ended with {} after its last word", describe(status)));
                     }
-                    LastWord::Done { .. } | LastWord::Compiled { .. } | LastWord::Prepared { .. } => {}
+                    LastWord::Done { .. }
+                    | LastWord::Compiled { .. }
+                    | LastWord::Prepared { .. }
+                    | LastWord::Made(_) => {}
                 }
                 Ok(word)
             }
@@ -282,11 +288,20 @@ impl<'a> Supervision<'a> {
             WorkEvent::Compiled { accurate } if order.kind == WorkKind::Compile => {
                 return Ok(WorkerMessage::LastWord(LastWord::Compiled { accurate }));
             }
-            WorkEvent::Prepared { file, digest, bytes } if order.kind == WorkKind::Prepare => {
+            WorkEvent::Prepared { file, digest, bytes } if order.kind == WorkKind::Ahead => {
                 let file = own_file(order, &file)?;
                 return Ok(WorkerMessage::LastWord(LastWord::Prepared { file, digest, bytes }));
             }
-            WorkEvent::Compiled { .. } | WorkEvent::Prepared { .. } => {
+            WorkEvent::Made { mut files, graph_digest, structure_digest, mut document }
+                if order.kind == WorkKind::Prepare && !files.is_empty() =>
+            {
+                for file in files.iter_mut().chain([&mut document]) {
+                    file.path = own_file(order, &file.path)?;
+                }
+                let made = Made { files, graph_digest, structure_digest, document };
+                return Ok(WorkerMessage::LastWord(LastWord::Made(made)));
+            }
+            WorkEvent::Compiled { .. } | WorkEvent::Prepared { .. } | WorkEvent::Made { .. } => {
                 return Err(Failed::infrastructure("the worker ended a job of another kind than it was given"));
             }
             WorkEvent::Failed { class, message, hint, reason } => {

@@ -1,11 +1,13 @@
 //! What an attempt brings to the blob store: plan, card, report, artifacts, log.
 
-use super::{Attempt, Ended, Failed, Measured, blocking::blocking, log::AttemptLog};
+use super::{Attempt, Ended, Failed, Made, Measured, blocking::blocking, log::AttemptLog};
 use bytes::Bytes;
+use planforge_identity::model::model_digest;
 use planforge_proto::v1;
 use planforge_types::{
     Digest, FailureClass,
     order::{Artifact, PREPARED_MAX_BYTES, WorkOrder},
+    preparation::PrepareAsk,
 };
 use std::{
     collections::BTreeSet,
@@ -30,6 +32,8 @@ const ARTIFACT_NAME_MAX_BYTES: usize = 120;
 pub(super) struct Stored {
     pub report: Option<Digest>,
     pub prepared: Option<(Digest, u64)>,
+    /// A model that was made, and the document of what became of it.
+    pub made: Option<(v1::Model, Digest)>,
 }
 
 impl Attempt {
@@ -74,7 +78,37 @@ impl Attempt {
             let () = self.unless_stopped(put).await.map_err(Ended::Stopped)??;
             stored.prepared = Some((*digest, *bytes));
         }
+        if let Some(made) = &measured.made {
+            stored.made = Some(self.upload_made(made).await?);
+        }
         Ok(stored)
+    }
+
+    /// A model that was made, with the document of what became of it.
+    async fn upload_made(&self, made: &Made) -> Result<(v1::Model, Digest), Ended> {
+        let bytes: u64 = made.files.iter().map(|file| file.bytes).sum();
+        self.phase("upload", 0.0, format!("a model of {bytes} bytes")).await;
+        for file in made.files.iter().chain([&made.document]) {
+            let put = self.patiently(|| self.shared.blobs.upload(&file.path, file.digest));
+            let () = self.unless_stopped(put).await.map_err(Ended::Stopped)??;
+        }
+        let named = made.files.iter().map(|file| (file.name.as_str(), file.digest, file.bytes));
+        let model = v1::Model {
+            digest: model_digest(named).to_string(),
+            graph_digest: made.graph_digest.to_string(),
+            structure_digest: made.structure_digest.to_string(),
+            name: prepared_name(&self.job),
+            files: made
+                .files
+                .iter()
+                .map(|file| v1::ModelFile {
+                    name: file.name.clone(),
+                    digest: file.digest.to_string(),
+                    size_bytes: file.bytes,
+                })
+                .collect(),
+        };
+        Ok((model, made.document.digest))
     }
 
     /// Stores the artifacts; one that cannot be stored is left out, and the log says so.
@@ -122,6 +156,15 @@ impl Attempt {
             }
         }
     }
+}
+
+/// What people call a model that was prepared: `net.int8.onnx` of `net.onnx`.
+fn prepared_name(job: &v1::Job) -> String {
+    let ask = job.preparation.as_ref().map(|preparation| preparation.ask_json.as_str()).unwrap_or_default();
+    let kind = serde_json::from_str::<PrepareAsk>(ask).map_or("prepared", |ask| ask.precision.name());
+    let name = job.model.as_ref().map(|model| model.name.as_str()).unwrap_or_default();
+    let stem = name.strip_suffix(".onnx").unwrap_or(name);
+    format!("{}.{kind}.onnx", if stem.is_empty() { "model" } else { stem })
 }
 
 /// The artifacts that are kept of those a worker named; of the others its log says why not. They never fail a job.

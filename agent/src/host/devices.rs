@@ -9,6 +9,7 @@ use planforge_types::{
     fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice},
     telemetry::TelemetrySample,
 };
+use planforge_worker::preparation;
 use std::{
     collections::BTreeMap,
     io,
@@ -40,7 +41,7 @@ pub trait DeviceSource: Send + Sync + 'static {
         None
     }
 
-    /// Toolchains for which this host prepares what can be had without the device.
+    /// Toolchains for which this host prepares what can be had without the device, and by which it prepares models.
     fn prepares(&self) -> Vec<Toolchain> {
         Vec::new()
     }
@@ -138,12 +139,14 @@ impl DeviceSource for HostDevices {
         Some(open.sample())
     }
 
-    /// Where a GPU is here the libraries are open anyhow; elsewhere nobody opens them unasked.
+    /// Models are prepared on any processor. Kernels, where a GPU is: the libraries are open there anyhow; elsewhere nobody
+    /// opens them unasked.
     fn prepares(&self) -> Vec<Toolchain> {
-        match self.compiles_ahead || self.has_gpu.load(Ordering::Relaxed) {
-            true => self.compilers.iter().flat_map(|compiler| compiler.prepares()).collect(),
-            false => Vec::new(),
+        let mut prepares = vec![preparation::toolchain()];
+        if self.compiles_ahead || self.has_gpu.load(Ordering::Relaxed) {
+            prepares.extend(self.compilers.iter().flat_map(|compiler| compiler.prepares()));
         }
+        prepares
     }
 
     fn abilities(&self, device: &DiscoveredDevice, toolchain: &Toolchain) -> Option<v1::Abilities> {

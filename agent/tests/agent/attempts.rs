@@ -497,8 +497,54 @@ async fn what_is_prepared_for_a_device_elsewhere_is_stored_and_told() {
     assert_eq!(bench.farm.store.get(finished.prepared_digest.parse().unwrap()).unwrap(), b"kernels");
     assert_eq!((finished.plan_digest.as_str(), finished.report_digest.as_str()), ("", ""));
     let order: WorkOrder = serde_json::from_slice(&std::fs::read(bench.path("order")).unwrap()).unwrap();
-    assert_eq!((order.kind, order.cache), (WorkKind::Prepare, None));
+    assert_eq!((order.kind, order.cache), (WorkKind::Ahead, None));
     assert_eq!(order.fingerprint["name"], "a board elsewhere", "not the processor that it is compiled on");
+}
+
+#[tokio::test]
+async fn a_prepared_model_is_stored_with_what_became_of_it_and_told_by_its_identity() {
+    let bench = Bench::new(
+        r#"
+        printf %s "$order" > "$OUT/order"
+        mkdir made
+        printf model > made/model.onnx; printf weights > made/model.onnx.data; printf '{}' > document
+        sum() { sha256sum $1 | cut -d' ' -f1; }
+        size() { wc -c < $1 | tr -d ' '; }
+        of() { printf '{"name":"%s","path":"%s","digest":"%s","bytes":%s}' $(basename $1) $PWD/$1 $(sum $1) $(size $1); }
+        files="$(of made/model.onnx),$(of made/model.onnx.data)"
+        digests='"graph_digest":"'$(printf %064d 1)'","structure_digest":"'$(printf %064d 2)'"'
+        say '{"event":"made","files":['"$files"'],'"$digests"',"document":'"$(of document)"'}'
+        "#,
+    )
+    .await;
+    let _agent = bench.start();
+    let hello = bench.farm.hello(0).await;
+    assert!(hello.devices[0].prepares_json.is_empty(), "a scripted host prepares what its script says");
+    let rows = Digest::of(b"rows");
+    bench.farm.store.put(rows, b"rows");
+    let mut assign = compile_job(&bench, "");
+    let job = assign.job.as_mut().unwrap();
+    job.kind = v1::JobKind::Prepare.into();
+    job.sku = "anywhere".into();
+    job.model.as_mut().unwrap().name = "net.onnx".into();
+    job.preparation = Some(v1::Preparation {
+        ask_json: format!(r#"{{"precision":"int8","data":["{rows}"]}}"#),
+        ..v1::Preparation::default()
+    });
+    bench.farm.say(Say::Assign(assign)).await;
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(finished.outcome, "succeeded", "{finished:?}");
+    let made = finished.made.expect("a model");
+    assert_eq!((made.name.as_str(), made.files.len()), ("net.int8.onnx", 2));
+    assert_ne!(made.digest, made.files[0].digest, "its external data is part of what it is");
+    for (file, bytes) in made.files.iter().zip([&b"model"[..], b"weights"]) {
+        assert_eq!(bench.farm.store.get(file.digest.parse().unwrap()).unwrap(), bytes, "{file:?}");
+    }
+    assert_eq!(bench.farm.store.get(finished.made_document_digest.parse().unwrap()).unwrap(), b"{}");
+    let order: WorkOrder = serde_json::from_slice(&std::fs::read(bench.path("order")).unwrap()).unwrap();
+    let prepare = order.prepare.unwrap();
+    assert_eq!((order.kind, order.cache), (WorkKind::Prepare, None));
+    assert_eq!((prepare.ask.data, prepare.data.len(), prepare.eval), (vec![rows], 1, None));
 }
 
 #[tokio::test]

@@ -1,8 +1,6 @@
 //! `planforge build`: the whole way of a model, from file to measured plan on this machine.
 
 use super::report;
-#[cfg(feature = "local")]
-use crate::preparation::{self, Data};
 use crate::{
     context::Context,
     failure::Failure,
@@ -18,7 +16,12 @@ use crate::{
     wait::{self, Patience, Waiting},
 };
 #[cfg(feature = "local")]
-use planforge_precision::{Kind, Options, Target};
+use crate::{
+    preparation::{self, Data},
+    request::{prepare::kind_of, script::Given},
+};
+#[cfg(feature = "local")]
+use planforge_precision::{Options, Target};
 use planforge_proto::{ErrorCode, v1, view::JobView};
 #[cfg(feature = "local")]
 use planforge_types::Precision;
@@ -47,35 +50,28 @@ pub struct Args {
     patience: Patience,
 }
 
+#[cfg(feature = "local")]
+fn one_precision() -> Failure {
+    Failure::usage("data to calibrate on is for one of --precision int8, fp16 and bf16")
+        .hint("planforge submit prepares for several in one request; planforge prepare makes other models, too")
+}
+
 /// Where calibration data is given, the models that are built are those prepared on it; the spec is as without.
 #[cfg(feature = "local")]
 fn prepare(context: &Context<'_>, args: &mut Args) -> Result<(), Failure> {
-    let Some(data) = args.request.extra.take_data() else { return Ok(()) };
-    let kind = match args.request.precision[..] {
-        [Precision::Int8] => Kind::Int8,
-        [Precision::Fp16] => Kind::Fp16,
-        [Precision::Bf16] => Kind::Bf16,
-        _ => {
-            return Err(Failure::usage("data to calibrate on is for one of --precision int8, fp16 and bf16")
-                .hint("planforge prepare makes other models, too"));
-        }
-    };
-    let all = |name: &str| {
-        let toolchains = &args.request.toolchain;
-        !toolchains.is_empty() && toolchains.iter().all(|toolchain| toolchain.to_string().starts_with(name))
-    };
-    let target = match () {
-        () if all("tensorrt") => Target::TensorRt,
-        () if all("onnxruntime") => Target::OnnxRuntime,
-        () => Target::Any,
-    };
+    let Some(named) = args.request.extra.take_data() else { return Ok(()) };
+    let [precision] = args.request.precision[..] else { return Err(one_precision()) };
+    let kind = kind_of(precision).ok_or_else(one_precision)?;
+    let toolchains: Vec<String> = args.request.toolchain.iter().map(ToString::to_string).collect();
+    let ask = args.request.extra.take_prepare().ask(kind, &toolchains);
     // Types are the model's own from here on. TensorRT wants to be told all the same.
-    if target != Target::TensorRt {
+    if ask.target != Target::TensorRt {
         args.request.precision = vec![Precision::Fp32];
     }
+    let given = Given::of(context, named, &args.models)?;
     for path in &mut args.models {
-        let data = Data { calibration: Some(&data), eval: args.request.eval.as_deref() };
-        let ready = preparation::run(context, path, &data, &Options::new(kind, target))?;
+        let data = Data { calibration: Some(&given.path), eval: args.request.eval.as_deref() };
+        let ready = preparation::run(context, path, &data, &Options::from(&ask))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let name = format!("{stem}.{}.onnx", kind.name());
         let prepared = match &args.output {

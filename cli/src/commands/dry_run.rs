@@ -123,10 +123,11 @@ pub(super) async fn dry_run(
 fn words(one: &v1::Foreseen) -> String {
     let key = tables::short(&one.engine_key);
     let verb = match one.would.as_str() {
-        "answer" => return format!("answer with the stored engine {key}"),
+        "answer" if !one.plan_digest.is_empty() => return format!("answer with the stored engine {key}"),
+        "answer" => return format!("take what was prepared: {}", one.detail),
         "join" if !one.job.is_empty() => return format!("join job {}", one.job),
         "measure" => format!("measure the stored engine {key}"),
-        "build" | "compile" => one.would.clone(),
+        "build" | "compile" | "prepare" => one.would.clone(),
         "fail" => "fail, as it is known to".to_owned(),
         "refuse" => "be refused".to_owned(),
         "block" => "wait".to_owned(),

@@ -1,22 +1,42 @@
-//! `planforge prepare`: a model of other number types, with the report of what became of every layer. Needs no farm.
+//! `planforge prepare`: a model of other number types, with the report of what became of every layer. Needs no farm, but to
+//! bring what a job of one made.
 
 use crate::{
     context::Context,
     failure::Failure,
+    farm::{Farm, Need},
+    plans,
     preparation::{self, Data, write_whole},
+    request::{
+        prepare::{kind, method, target},
+        script::Given,
+    },
 };
-use planforge_precision::{Budget, Kind, Method, Options, Target, cache};
-use std::path::PathBuf;
+use planforge_precision::{Budget, Kind, Method, Options, Preparation, Target, cache};
+use planforge_proto::{
+    ErrorCode, v1,
+    view::{kind_name, state_name},
+};
+use planforge_types::Digest;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// ONNX file
-    model: PathBuf,
+    #[arg(required_unless_present = "of")]
+    model: Option<PathBuf>,
+    /// Bring what a job of the farm prepared, with its report, instead of preparing anything
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["model", "precision", "calibration", "eval", "cache"])]
+    of: Option<String>,
     /// What it becomes: int8, fp16, bf16, int8-weights or int4-weights
-    #[arg(long, value_name = "PRECISION", value_parser = kind)]
-    precision: Kind,
-    /// Data to calibrate on: an .npz with one array per input, rows along its first axis, or a folder of such files
-    #[arg(long, value_name = "FILE.npz|DIR")]
+    #[arg(long, value_name = "PRECISION", value_parser = kind, required_unless_present = "of")]
+    precision: Option<Kind>,
+    /// Data to calibrate on: an .npz with one array per input, rows along its first axis, a folder of such files, or a script
+    /// that writes one, called with MODEL.onnx OUT.npz
+    #[arg(long, value_name = "FILE.npz|DIR|SCRIPT")]
     calibration: Option<PathBuf>,
     /// Labelled data (.npz with 'labels') that the loss is measured on; the calibration data by default
     #[arg(long, value_name = "FILE.npz")]
@@ -59,27 +79,8 @@ pub struct Args {
     tensorrt_version: Option<String>,
 }
 
-fn named<T: Copy>(text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
-    all.iter().copied().find(|one| name(*one) == text).ok_or_else(|| {
-        let names = all.iter().map(|one| name(*one)).collect::<Vec<_>>().join(", ");
-        format!("'{text}' is none of {names}")
-    })
-}
-
-fn kind(text: &str) -> Result<Kind, String> {
-    named(text, &Kind::ALL, Kind::name)
-}
-
-fn target(text: &str) -> Result<Target, String> {
-    named(text, &Target::ALL, Target::name)
-}
-
-fn method(text: &str) -> Result<Method, String> {
-    named(text, &Method::ALL, Method::name)
-}
-
 impl Args {
-    fn options(&self) -> Options {
+    fn options(&self, precision: Kind) -> Options {
         let drop = self.max_accuracy_drop.map(Budget::AccuracyDrop);
         Options {
             method: self.method,
@@ -89,17 +90,70 @@ impl Args {
             budget: drop.or(self.max_output_error.map(Budget::OutputError)),
             keep: self.keep.clone(),
             group: self.group_size,
-            ..Options::new(self.precision, self.target)
+            ..Options::new(precision, self.target)
         }
     }
 }
 
-pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    if args.cache.is_some() && args.precision != Kind::Int8 {
-        return Err(Failure::usage(format!("a calibration cache is for int8, not {}", args.precision.name())));
+/// Brings what a job prepared to `output`, and its report beside it.
+async fn bring(context: &Context<'_>, farm: &Farm, id: &str, output: &Path) -> Result<(), Failure> {
+    let job =
+        farm.rpc().get_job(v1::GetJobRequest { id: id.to_owned() }).await.map_err(|e| farm.error(e))?.into_inner();
+    let preparation = job.preparation.clone().unwrap_or_default();
+    let Some(model) = preparation.made.filter(|_| job.kind() == v1::JobKind::Prepare) else {
+        let message = match job.kind() {
+            v1::JobKind::Prepare => format!("job {} is {}: it made no model", job.id, state_name(job.state())),
+            kind => format!("job {} is a {} job, which prepares nothing", job.id, kind_name(kind)),
+        };
+        let hint = match preparation.job.is_empty() || job.kind() == v1::JobKind::Prepare {
+            true => "planforge jobs lists jobs with their kinds".to_owned(),
+            false => format!("its model was prepared by job {}", preparation.job),
+        };
+        return Err(Failure::new(ErrorCode::NotFound, message).hint(hint));
+    };
+    plans::make_parent(output)?;
+    let digest = |text: &str| {
+        text.parse::<Digest>()
+            .map_err(|e| Failure::new(ErrorCode::Internal, format!("a digest of job {}: {e}", job.id)))
+    };
+    // External data keeps its name, by which the model knows it.
+    for (index, file) in model.files.iter().enumerate() {
+        let path = if index == 0 { output.to_owned() } else { output.with_file_name(&file.name) };
+        plans::download(context, farm, digest(&file.digest)?, file.size_bytes, &path).await?;
     }
-    let data = Data { calibration: args.calibration.as_deref(), eval: args.eval.as_deref() };
-    let ready = preparation::run(context, &args.model, &data, &args.options())?;
+    let report = output.with_extension("preparation.json");
+    plans::download(context, farm, digest(&preparation.document_digest)?, 0, &report).await?;
+    let text = fs::read(&report).map_err(|e| Failure::io("read", &report, &e))?;
+    let mut document: serde_json::Value = serde_json::from_slice(&text)
+        .map_err(|e| Failure::new(ErrorCode::Internal, format!("the report of job {}: {e}", job.id)))?;
+    context.printer.data(&output.display().to_string())?;
+    // A newer release may say it otherwise; then the file has to do.
+    if let Ok(told) = serde_json::from_value::<Preparation>(document.clone()) {
+        told.findings.iter().for_each(|finding| context.printer.warn(&finding.message));
+        preparation::lines(&told).iter().for_each(|line| context.printer.note(line));
+    }
+    context.printer.note(&format!("every layer: {}", report.display()));
+    document["output"] = serde_json::json!(output);
+    document["report"] = serde_json::json!(report);
+    context.printer.object(&document)
+}
+
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    if let Some(job) = &args.of {
+        let brought = Farm::with(context, Need::Answers, async |farm| bring(context, farm, job, &args.output).await);
+        return context.block_on(brought);
+    }
+    // Both are there, as the command line was read.
+    let (Some(model), Some(precision)) = (&args.model, args.precision) else {
+        return Err(Failure::usage("name a model and a precision"));
+    };
+    if args.cache.is_some() && precision != Kind::Int8 {
+        return Err(Failure::usage(format!("a calibration cache is for int8, not {}", precision.name())));
+    }
+    let named = args.calibration.clone();
+    let given = named.map(|named| Given::of(context, named, std::slice::from_ref(model))).transpose()?;
+    let data = Data { calibration: given.as_ref().map(|given| &*given.path), eval: args.eval.as_deref() };
+    let ready = preparation::run(context, model, &data, &args.options(precision))?;
     // Everything that can be refused is, before anything is written.
     let text = match &args.tensorrt_version {
         Some(version) => Some(cache::text(version, &ready.prepared.scales)?),

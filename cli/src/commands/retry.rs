@@ -112,6 +112,9 @@ fn again(job: &v1::Job) -> Result<v1::SubmitRequest, Failure> {
         Failure::new(ErrorCode::Internal, format!("the coordinator names no model of job {}", job.id))
     })?;
     let measures = job.kind() == v1::JobKind::Benchmark;
+    let prepares = job.kind() == v1::JobKind::Prepare;
+    // A model that was prepared is built as it is: the job that made it is among what is needed.
+    let preparation = job.preparation.as_ref().filter(|from| prepares || from.document_digest.is_empty());
     // A canary is one once more, so that what needs it waits for its gate as before.
     let canary = (!job.canary_plan.is_empty())
         .then(|| v1::Canary { plan_digest: job.canary_plan.clone(), slower_percent: job.canary_slower_percent });
@@ -121,8 +124,9 @@ fn again(job: &v1::Job) -> Result<v1::SubmitRequest, Failure> {
         idempotency_key: ulid::Ulid::generate().to_string(),
         project: job.project.clone(),
         models: if measures { Vec::new() } else { vec![model] },
-        skus: vec![job.sku.clone()],
-        specs_json: if measures { Vec::new() } else { vec![job.spec_json.clone()] },
+        skus: if prepares { Vec::new() } else { vec![job.sku.clone()] },
+        specs_json: if measures || prepares { Vec::new() } else { vec![job.spec_json.clone()] },
+        prepares_json: preparation.map(|preparation| preparation.ask_json.clone()).into_iter().collect(),
         toolchains: Some(job.toolchain_constraint.clone())
             .filter(|text| !text.is_empty() && !measures)
             .into_iter()

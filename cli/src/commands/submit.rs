@@ -5,7 +5,7 @@ use crate::{
     context::Context,
     failure::Failure,
     farm::{Farm, Need, Place},
-    request::{self, LocalFiles, RequestArgs, extras::Attached, models},
+    request::{self, LocalFiles, RequestArgs, extras::Attached, models, prepare::Preparations, script::Given},
     tables,
     wait::{self, Patience, Waiting},
 };
@@ -50,7 +50,7 @@ pub struct Args {
     compile_first: bool,
 }
 
-pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+pub fn run(context: &Context<'_>, mut args: Args) -> Result<(), Failure> {
     if args.patience.timeout.is_some() && !args.wait {
         return Err(Failure::usage("--timeout is about waiting").hint("add --wait"));
     }
@@ -59,6 +59,24 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         found.push(models::identify(&context.settings, path)?);
     }
     request::check_inputs(&args.request, &args.models, &BuildSpec::default())?;
+    // Where data is given the models are prepared first, by a job of their own.
+    let preparations = match args.request.extra.take_data() {
+        None => None,
+        Some(_) if args.compile_only || args.compile_first || args.clone.is_some() => {
+            return Err(Failure::usage(
+                "data to prepare models on goes with neither --clone nor compiling without a device",
+            )
+            .hint("planforge prepare makes the model here; submit what it writes"));
+        }
+        Some(named) => {
+            let data = Given::of(context, named, &args.models)?;
+            let eval = args.request.eval.as_deref();
+            // The small client leaves it to the worker whether data fits.
+            #[cfg(feature = "local")]
+            crate::preparation::check_data(&data.path, eval, &args.models)?;
+            Some((Preparations::of(&data.path, eval)?, args.request.extra.take_prepare(), data))
+        }
+    };
     let attached = args.request.attached()?;
     context.block_on(Farm::with(context, Need::Lasting, async |farm| {
         let mut files = LocalFiles::new();
@@ -78,6 +96,10 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             }
         };
         files.extend(attached.files.clone());
+        if let Some((preparations, how, _)) = &preparations {
+            files.extend(preparations.files.clone());
+            preparations.onto(context, how, &mut request)?;
+        }
         request.wait_for_device = args.wait_for_device;
         request.follow_toolchain = args.follow_toolchain;
         request.needs.clone_from(&args.needs);

@@ -91,6 +91,7 @@ fn build(context: &Context<'_>, device: &DiscoveredDevice, toolchain: &Toolchain
         | WorkEvent::WindowBegin
         | WorkEvent::WindowEnd
         | WorkEvent::Compiled { .. }
+        | WorkEvent::Made { .. }
         | WorkEvent::Prepared { .. } => {}
     };
     // Nothing is uploaded.
@@ -131,6 +132,8 @@ fn order(
         cache: None,
         cache_origin: None,
         prepared: None,
+        prepare: None,
+        prepared_from: None,
         ceilings: None,
         oracles: None,
         plan: None,

@@ -1,6 +1,6 @@
 //! What a request asks for beside its spec: several builds, more measurements, and files that travel with it.
 
-use super::{LocalFiles, models};
+use super::{LocalFiles, models, prepare::PrepareArgs, script::is_script};
 use crate::failure::Failure;
 use planforge_proto::{ErrorCode, v1};
 use planforge_types::{
@@ -119,9 +119,12 @@ pub struct ExtraArgs {
     pub builds: Option<u32>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Where int8 scales come from: a calibration cache, or data (.npz or a folder of them), on which build prepares the model
-    #[arg(long, value_name = "FILE|DIR")]
+    /// Where int8 scales come from: a calibration cache, or data (.npz, a folder of them, or a script that writes one) on which
+    /// the model is prepared first, by build on this machine, by submit as a job of the farm
+    #[arg(long, value_name = "FILE|DIR|SCRIPT")]
     calibration: Option<PathBuf>,
+    #[command(flatten)]
+    pub prepare: PrepareArgs,
     /// Plugin library that the engine needs; the farm's operator has to allow it (planforge plugins); repeat for several
     #[arg(long = "plugin", value_name = "FILE")]
     plugins: Vec<PathBuf>,
@@ -130,20 +133,27 @@ pub struct ExtraArgs {
 /// What an archive of arrays begins with.
 const ARCHIVE: [u8; 2] = *b"PK";
 
-/// Whether `--calibration` names data to calibrate on, rather than a cache that somebody made.
+/// Whether `--calibration` names data to calibrate on, or what makes some, rather than a cache that somebody made.
 pub fn is_data(path: &Path) -> bool {
     let mut head = [0; ARCHIVE.len()];
-    path.is_dir() || File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == ARCHIVE
+    path.is_dir()
+        || is_script(path)
+        || File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == ARCHIVE
 }
 
 impl ExtraArgs {
+    /// How data is used; the flags are as if they had not been given then.
+    pub fn take_prepare(&mut self) -> PrepareArgs {
+        std::mem::take(&mut self.prepare)
+    }
+
     /// The data that is to be calibrated on, where some is named; the flag is as if it had not been given then.
     pub fn take_data(&mut self) -> Option<PathBuf> {
         self.calibration.take_if(|path| is_data(path))
     }
 }
 
-fn digest_of(path: &Path) -> Result<Digest, Failure> {
+pub(super) fn digest_of(path: &Path) -> Result<Digest, Failure> {
     let (text, _) = models::hash(path)?;
     text.parse().map_err(|e| Failure::new(ErrorCode::Internal, format!("the digest of {}: {e}", path.display())))
 }
@@ -176,8 +186,9 @@ impl Attached {
         let mut attached = Self::measuring(&args.measure, eval)?;
         if let Some(data) = args.calibration.as_deref().filter(|path| is_data(path)) {
             return Err(Failure::usage(format!("{} is data, not a calibration cache", data.display()))
-                .hint("planforge prepare calibrates a model on it; submit what it writes"));
+                .hint("planforge prepare calibrates a model on it; build what it writes"));
         }
+        args.prepare.unused()?;
         attached.calibration = args.calibration.as_deref().map(|path| attached.add(path)).transpose()?;
         attached.plugins = args.plugins.iter().map(|path| attached.add(path)).collect::<Result<_, _>>()?;
         Ok(attached)

@@ -3,6 +3,8 @@
 pub mod axis;
 pub mod extras;
 pub mod models;
+pub mod prepare;
+pub mod script;
 
 use crate::{context::Context, failure::Failure, farm::Farm, lists, settings::Key, traces, wait::Away};
 use axis::Axis;

@@ -20,7 +20,11 @@ pub use pauses::{pause_time, pauses};
 use planforge_proto::{v1, view};
 pub use planforge_report::format::{bytes, milliseconds};
 use planforge_report::{disturbance, figures::Figures};
-use planforge_types::shown;
+use planforge_types::{
+    Toolchain,
+    preparation::{PREPARER, PrepareAsk},
+    shown,
+};
 use serde_json::Value;
 
 /// Digits of a digest that are shown where a unique prefix is enough.
@@ -125,14 +129,26 @@ fn plain_state(job: &v1::Job) -> String {
         Queued | Blocked | Unplaceable if !job.waiting_reason.is_empty() => {
             format!("{name}: {}{}", job.waiting_reason, foretold(job))
         }
-        Succeeded if job.cached => "cached".into(),
+        Succeeded if job.cached && job.kind() != v1::JobKind::Prepare => "cached".into(),
         Succeeded if job.kind() == v1::JobKind::Compile && !job.plan_digest.is_empty() => "built, not measured".into(),
         Succeeded if job.kind() == v1::JobKind::Compile => {
             format!("compiled ahead: {}", bytes(job.prepared_bytes))
         }
+        Succeeded if job.kind() == v1::JobKind::Prepare => {
+            let made = job.preparation.as_ref().and_then(|preparation| preparation.made.as_ref());
+            format!("prepared {}", model_name(made))
+        }
         Succeeded if !job.accurate && !job.report_json.is_empty() => "succeeded, inaccurate".into(),
         _ => name,
     }
+}
+
+/// From what a model was prepared, and how, in a sentence.
+pub fn prepared_from(preparation: &v1::Preparation) -> String {
+    let ask = serde_json::from_str::<PrepareAsk>(&preparation.ask_json);
+    let ask = ask.map_or_else(|_| preparation.ask_json.clone(), |ask| ask.words());
+    let name = if preparation.source_name.is_empty() { "a model" } else { &preparation.source_name };
+    format!("prepared from {name} (sha256:{}): {ask}", short(&preparation.source_digest))
 }
 
 /// When a job will likely have ended, and how wrong that may be; empty where nothing is known of it.
@@ -225,6 +241,12 @@ pub fn built(jobs: &[v1::Job], views: &[view::JobView]) -> String {
     explained(render(rows, &[3, 4, 5, 6, 7, 8]), is_marked)
 }
 
+/// What a processor prepares: models, or kernels for devices elsewhere.
+fn prepares(json: &str) -> String {
+    let of_models = serde_json::from_str::<Toolchain>(json).is_ok_and(|toolchain| toolchain.backend == PREPARER);
+    if of_models { "prepares models".to_owned() } else { format!("compiles ahead for {}", toolchain(json)) }
+}
+
 /// One row a device kind; the last column is the flag to paste. With `embedded` they are those of a farm that commands run
 /// among themselves: an idle one has no agent before a command builds.
 pub fn devices(devices: &[v1::Device], embedded: bool) -> String {
@@ -236,7 +258,7 @@ pub fn devices(devices: &[v1::Device], embedded: bool) -> String {
         if toolchains.is_empty() {
             toolchains.push("none: builds nothing".into());
         }
-        toolchains.extend(device.prepares_json.iter().map(|json| format!("compiles ahead for {}", toolchain(json))));
+        toolchains.extend(device.prepares_json.iter().map(|json| prepares(json)));
         for sku in &device.skus {
             rows.add_row([
                 device.agent.clone(),

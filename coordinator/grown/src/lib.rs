@@ -400,6 +400,7 @@ impl Farm {
         job.report = Some(report.digest);
         changes.push(Change::Engine(Box::new(Engine {
             unmeasured: false,
+            from: None,
             key,
             plan,
             model: job.model.clone(),

@@ -12,7 +12,10 @@ use planforge_report::{
     disturbance,
     figures::{Figures, WindowFigures},
 };
-use planforge_types::{BuildSpec, Toolchain};
+use planforge_types::{BuildSpec, Toolchain, preparation::PrepareAsk};
+
+/// Of a model's digest that is told beside its name.
+const SOURCE_CHARACTERS: usize = 12;
 
 /// A state as a pill: a word, a sign that is not colour, and a class for colour.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -415,6 +418,9 @@ impl JobDetail {
             linked("Plan digest", &job.plan_digest, "plans"),
             fact("Builds", if job.builds > 1 { job.builds.to_string() } else { String::new() }),
             fact("Also measured", also_measured(job.measure.as_ref())),
+            fact(if job.kind() == v1::JobKind::Prepare { "Makes" } else { "Prepared from" }, preparation(job)),
+            linked("Prepared by", prepared_by(job), "jobs"),
+            linked("Prepared model", made(job).map_or("", |model| &model.digest), "models"),
             linked("Fallback", &job.fallback, "jobs"),
             linked("In place of", job.tried.last().map_or("", |one| &one.job), "jobs"),
             fact("Refused by", job.tried.iter().map(refusal).collect::<Vec<_>>().join("; ")),
@@ -451,10 +457,50 @@ impl JobDetail {
                     digest: artifact.digest.clone(),
                     size: format::bytes(artifact.size_bytes),
                 })
+                .chain(prepared_files(job))
                 .collect(),
             simulated: figures.simulated,
         }
     }
+}
+
+/// What a job makes of its model, or from what its model was made, in words.
+fn preparation(job: &v1::Job) -> String {
+    let Some(preparation) = &job.preparation else { return String::new() };
+    let ask = serde_json::from_str::<PrepareAsk>(&preparation.ask_json).map(|ask| ask.words()).unwrap_or_default();
+    match job.kind() {
+        v1::JobKind::Prepare => ask,
+        _ => {
+            let source = &preparation.source_digest;
+            let short = &source[..source.floor_char_boundary(SOURCE_CHARACTERS)];
+            format!("{} ({short}), {ask}", preparation.source_name)
+        }
+    }
+}
+
+fn prepared_by(job: &v1::Job) -> &str {
+    let other = job.preparation.as_ref().filter(|_| job.kind() != v1::JobKind::Prepare);
+    other.map_or("", |preparation| &preparation.job)
+}
+
+fn made(job: &v1::Job) -> Option<&v1::Model> {
+    job.preparation.as_ref().and_then(|preparation| preparation.made.as_ref())
+}
+
+/// What a job made of its model, as files.
+fn prepared_files(job: &v1::Job) -> Vec<ArtifactRow> {
+    let document = job.preparation.iter().filter(|preparation| !preparation.document_digest.is_empty());
+    let document = document.map(|preparation| ArtifactRow {
+        name: "preparation.json".into(),
+        digest: preparation.document_digest.clone(),
+        size: String::new(),
+    });
+    let files = made(job).into_iter().flat_map(|model| &model.files).map(|file| ArtifactRow {
+        name: file.name.clone(),
+        digest: file.digest.clone(),
+        size: format::bytes(file.size_bytes),
+    });
+    document.chain(files).collect()
 }
 
 /// A toolchain that cannot build a job's model, and why.

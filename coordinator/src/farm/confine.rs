@@ -83,8 +83,9 @@ impl Farm {
             || v1::Model { digest: engine.model.digest.to_string(), ..v1::Model::default() },
             |job| convert::model_out(&job.model),
         );
+        let preparation = own.as_ref().and_then(|job| convert::preparation_out(job, Some(project)));
         let job = own.filter(|job| job.key == Some(engine.key)).map(|job| job.id.into()).unwrap_or_default();
-        Ok(v1::Engine { model: Some(model), job, project: project.to_owned(), ..view })
+        Ok(v1::Engine { model: Some(model), job, project: project.to_owned(), preparation, ..view })
     }
 
     /// Whether a caller has shown that it has these bytes, or is not asked to.

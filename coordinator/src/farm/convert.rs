@@ -5,19 +5,20 @@ mod out;
 
 pub(super) use out::{
     agent_out, artifacts_out, assignment, audit_out, cache_out, declaration_out, device_out, engine_out, eta_out,
-    event_out, event_record_out, foreseen_out, job_out, lease_out, model_out, pin_out, plugin_out, report_facts,
-    state_out, token_out,
+    event_out, event_record_out, foreseen_out, job_out, lease_out, model_out, pin_out, plugin_out, preparation_out,
+    report_facts, state_out, token_out,
 };
 
 use crate::core::{
     Abilities, ArtifactRef, CacheRef, CacheUpdate, Device, Failure, FinishedIn, FinishedOutcome, HelloIn, JobId,
-    JobState, JoinedBy, LeaseRef, Model, ModelFile, PlanRef,
+    JobState, JoinedBy, LeaseRef, Made, Model, ModelFile, PlanRef,
 };
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
 use planforge_types::{
     BuildSpec, Digest, FailureClass, Lack, Reason, Sku, Toolchain,
     order::{BUILDS_MAX, BaselineAsk, MeasureAsk},
+    preparation::PrepareAsk,
 };
 use std::{
     collections::BTreeSet,
@@ -31,6 +32,8 @@ const FILE_NAME_MAX_BYTES: usize = 1_024;
 const NAME_MAX_BYTES: usize = 256;
 /// Largest spec document.
 const SPEC_MAX_BYTES: usize = 256 * 1024;
+/// Largest document of how models are prepared: a thousand files of data, and layers by name.
+const PREPARE_MAX_BYTES: usize = 1024 * 1024;
 /// Devices of one agent and offers of one device.
 const DEVICES_MAX: usize = 64;
 const OFFERS_MAX: usize = 64;
@@ -110,6 +113,21 @@ pub(super) fn spec(text: &str) -> Result<BuildSpec, ApiError> {
     }
     let text = if text.trim().is_empty() { "{}" } else { text };
     BuildSpec::parse(text).map_err(|error| invalid(format!("the build spec: {error}")))
+}
+
+/// How models are prepared; `None`: they are not.
+pub(super) fn prepare(text: &str) -> Result<Option<PrepareAsk>, ApiError> {
+    if text.len() > PREPARE_MAX_BYTES {
+        let length = text.len();
+        return Err(invalid(format!("a preparation has {length} bytes; at most {PREPARE_MAX_BYTES} are accepted")));
+    }
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let ask: PrepareAsk = serde_json::from_str(text).map_err(|error| invalid(format!("a preparation: {error}")))?;
+    let ask = ask.canonical();
+    ask.validate().map_err(|error| invalid(format!("a preparation: {error}")))?;
+    Ok(Some(ask))
 }
 
 pub(super) fn model(model: v1::Model) -> Result<Model, ApiError> {
@@ -297,6 +315,13 @@ pub(super) fn finished(finished: &v1::Finished) -> Result<FinishedIn, ApiError> 
         suspects_cache: finished.suspects_cache,
         prepared: optional_digest("the digest of what was prepared", &finished.prepared_digest)?
             .map(|digest| CacheRef { digest, size_bytes: finished.prepared_bytes }),
+        made: match &finished.made {
+            Some(model) => Some(Made {
+                model: self::model(model.clone())?,
+                document: digest("the digest of what became of the model", &finished.made_document_digest)?,
+            }),
+            None => None,
+        },
     })
 }
 

@@ -3,7 +3,7 @@
 use super::{Farm, convert::invalid, requests::NAMED_MAX};
 use crate::{
     auth::Actor,
-    core::{JobId, Need, Prepared, Submit},
+    core::{JobId, Need, Prepared, Preparing, Submit},
 };
 use planforge_proto::{ApiError, ErrorCode};
 use std::collections::BTreeSet;
@@ -51,13 +51,13 @@ impl Farm {
             let stored = stored.ok_or_else(|| {
                 ApiError::new(ErrorCode::Gone, format!("job {job}, which the request needs, is kept no more"))
             })?;
-            let prepared = Prepared::of(&stored);
+            let (prepared, prepares) = (Prepared::of(&stored), Preparing::of(&stored));
             // What took its place counts.
             match stored.fallback {
                 Some(next) => job = next,
                 None => {
                     let ended = Some(stored.state).filter(|state| state.is_terminal());
-                    return Ok(Need { job, ended, prepared });
+                    return Ok(Need { job, ended, prepared, prepares });
                 }
             }
         }

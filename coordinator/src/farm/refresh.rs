@@ -285,6 +285,11 @@ impl Farm {
         }
         let job = self.timed("job", self.store().job(&engine.job)).await?;
         let mut request = again(&engine, job.as_ref());
+        // As long as the job is kept that prepared its model, it is said where that comes from.
+        if let Some(from) = &engine.from {
+            let by = self.timed("job", self.store().job(&from.job.as_str().into())).await?;
+            request.needs.extend(by.filter(|job| job.made.is_some()).map(|job| job.id.as_str().to_owned()));
+        }
         let seen_by = Actor { project: Some(engine.project.clone()), ..actor.clone() };
         let foreseen = self.foresee(&seen_by, request.clone()).await;
         let (mut refusal, mut toolchain_json) = (String::new(), String::new());

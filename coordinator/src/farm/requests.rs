@@ -11,14 +11,14 @@ use super::{
 use crate::{
     auth::{Actor, Role},
     core::{
-        self, Cancel, Covered, Foresight, Input, Job, JobId, JobRef, Lookup, Outlook, Reply, Report, Submit,
+        self, Cancel, Covered, Foresight, Input, Job, JobId, JobRef, Lookup, Outlook, Reply, Report, SpecAsk, Submit,
         SubmitWhat, Submitted,
     },
     store::{EngineFilter, ReportFilter},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_report::figures::Figures;
-use planforge_types::{BuildSpec, Digest, EngineKey, ToolchainConstraint, TraceContext};
+use planforge_types::{BuildSpec, Digest, EngineKey, ToolchainConstraint, TraceContext, preparation::PrepareAsk};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -103,7 +103,7 @@ struct Live {
 const BASELINE_TOOLCHAIN: &str = "onnxruntime";
 
 /// Kinds that may be submitted, in words.
-const KINDS: &str = "build, benchmark, baseline and compile";
+const KINDS: &str = "build, benchmark, baseline, compile and prepare";
 
 impl Farm {
     /// `caller`: the place of a trace that the request came with.
@@ -183,9 +183,14 @@ impl Farm {
         axis("models", request.models.len())?;
         axis("SKUs", request.skus.len())?;
         axis("specs", request.specs_json.len())?;
+        axis("preparations", request.prepares_json.len())?;
         axis("toolchain constraints", request.toolchains.len())?;
         let skus = request.skus.iter().map(|sku| convert::sku(sku)).collect::<Result<Vec<_>, _>>()?;
-        if skus.is_empty() {
+        let prepare_only = request.kind == i32::from(v1::JobKind::Prepare);
+        if skus.is_empty() != prepare_only {
+            if prepare_only {
+                return Err(invalid("a model is prepared for no device kind: leave the SKUs out, or submit builds"));
+            }
             return Err(invalid("the request names no SKU").with_hint("'planforge devices' shows the SKUs that exist"));
         }
         let eval = convert::optional_digest("the test set's digest", &request.eval_digest)?;
@@ -193,11 +198,12 @@ impl Farm {
         let measure = convert::measure(request.measure.clone())?;
         let needs = self.needs(actor, &project, &request.needs).await?;
         let what = self.what(actor, request).await?;
-        let jobs = match &what {
+        let (jobs, prepares) = match &what {
             SubmitWhat::Build { models, specs, constraints } => {
-                models.len() * skus.len() * specs.len() * constraints.len()
+                let prepared = specs.iter().filter(|spec| spec.prepare.is_some()).count();
+                (models.len() * skus.len() * specs.len() * constraints.len(), models.len() * prepared)
             }
-            SubmitWhat::Benchmark(_) => skus.len(),
+            SubmitWhat::Benchmark(_) => (skus.len(), 0),
         };
         if builds > 1 && matches!(what, SubmitWhat::Benchmark(_)) {
             return Err(invalid("a benchmark measures a plan that exists and builds nothing; leave the builds out"));
@@ -212,7 +218,7 @@ impl Farm {
         }
         let canary = match &request.canary {
             None => None,
-            Some(_) if jobs != 1 || compile_only || !matches!(what, SubmitWhat::Build { .. }) => {
+            Some(_) if jobs != 1 || compile_only || prepares > 0 || !matches!(what, SubmitWhat::Build { .. }) => {
                 return Err(invalid("a canary is the build of one engine"));
             }
             Some(canary) => Some(super::canary::asked(canary)?),
@@ -246,7 +252,7 @@ impl Farm {
             missing_plans: None,
             disturbed_plans: Arc::default(),
             lookup: Lookup::default(),
-            ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
+            ids: (0..(jobs + prepares).min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
             audit: None,
             trace: None,
         })
@@ -286,7 +292,13 @@ impl Farm {
 
     async fn what(&self, actor: &Actor, request: &v1::SubmitRequest) -> Result<SubmitWhat, ApiError> {
         match v1::JobKind::try_from(request.kind) {
-            Ok(v1::JobKind::Unspecified | v1::JobKind::Build | v1::JobKind::Baseline | v1::JobKind::Compile) => {}
+            Ok(
+                v1::JobKind::Unspecified
+                | v1::JobKind::Build
+                | v1::JobKind::Baseline
+                | v1::JobKind::Compile
+                | v1::JobKind::Prepare,
+            ) => {}
             Ok(v1::JobKind::Benchmark) => {
                 let plan = convert::digest("the plan's digest", &request.plan_digest)?;
                 return Ok(SubmitWhat::Benchmark(Box::new(self.engine_of_plan(actor, plan).await?)));
@@ -305,9 +317,23 @@ impl Farm {
         }
         let models = request.models.iter().cloned().map(convert::model).collect::<Result<_, _>>()?;
         let mut specs = request.specs_json.iter().map(|spec| convert::spec(spec)).collect::<Result<Vec<_>, _>>()?;
+        let prepares = request.prepares_json.iter().map(|ask| convert::prepare(ask)).collect::<Result<Vec<_>, _>>()?;
+        if request.kind == i32::from(v1::JobKind::Prepare) {
+            if prepares.iter().all(Option::is_none) {
+                return Err(invalid("the request is to prepare models and does not say how (prepares_json)"));
+            }
+            // Nothing is built by them.
+            specs = vec![BuildSpec::default(); prepares.len()];
+        }
         if specs.is_empty() {
             specs.push(BuildSpec::default());
         }
+        if prepares.len() > specs.len() {
+            let (ways, specs) = (prepares.len(), specs.len());
+            return Err(invalid(format!("the request names {ways} ways to prepare models for {specs} specs")));
+        }
+        let prepares = prepares.into_iter().chain(std::iter::repeat(None));
+        let specs = specs.into_iter().zip(prepares).map(|(spec, prepare)| SpecAsk { spec, prepare }).collect();
         let mut constraints = Vec::new();
         for constraint in &request.toolchains {
             let parsed: ToolchainConstraint = constraint.parse().map_err(|error| invalid(format!("{error}")))?;
@@ -408,8 +434,9 @@ impl Farm {
         let mut plugins = BTreeSet::new();
         if let SubmitWhat::Build { models, specs, .. } = what {
             wanted.extend(models.iter().flat_map(|model| &model.files).map(|file| file.digest));
-            wanted.extend(specs.iter().filter_map(|spec| spec.calibration));
-            plugins.extend(specs.iter().flat_map(|spec| spec.plugins.iter().copied()));
+            wanted.extend(specs.iter().filter_map(|spec| spec.spec.calibration));
+            wanted.extend(specs.iter().filter_map(|spec| spec.prepare.as_ref()).flat_map(PrepareAsk::files));
+            plugins.extend(specs.iter().flat_map(|spec| spec.spec.plugins.iter().copied()));
         }
         let (mut missing, mut unseen) = (BTreeSet::new(), false);
         for digest in wanted.union(&plugins) {

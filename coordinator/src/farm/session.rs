@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     auth::{Actor, Proof, Role},
-    core::{Failure, Farewell, FinishedIn, FinishedOutcome, Input, LeaseRef, PlanRef, ReportIn, SessionId, ToAgent},
+    core::{
+        Failure, Farewell, FinishedIn, FinishedOutcome, Input, LeaseRef, Made, PlanRef, ReportIn, SessionId, ToAgent,
+    },
 };
 use futures::{StreamExt as _, TryStreamExt as _};
 use planforge_proto::{
@@ -322,6 +324,12 @@ async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, Api
         problem = problem.or(Some((told, NOT_UPLOADED)));
         finished.prepared = None;
     }
+    if let Some(made) = &finished.made
+        && let Some(told) = not_stored(farm, made).await?
+    {
+        problem = problem.or(Some((told, NOT_UPLOADED)));
+        finished.made = None;
+    }
     if let Some(digest) = convert::optional_digest("the report's digest", &message.report_digest)? {
         match report(farm, digest).await? {
             Ok(report) => match check::check_document(&report.document) {
@@ -343,6 +351,20 @@ async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, Api
         finished.outcome = FinishedOutcome::Failed(Failure::new(FailureClass::Infrastructure, problem, hint));
     }
     Ok(finished)
+}
+
+/// What of a prepared model is not in the blob store, in words.
+async fn not_stored(farm: &Farm, made: &Made) -> Result<Option<String>, ApiError> {
+    for file in &made.model.files {
+        if farm.blobs().size(file.digest).await? != Some(file.size_bytes) {
+            return Ok(Some(format!(
+                "the file {} of what it prepared, {}, is not in the blob store",
+                file.name, file.digest
+            )));
+        }
+    }
+    let is_there = farm.blobs().size(made.document).await?.is_some();
+    Ok((!is_there).then(|| format!("the document of what it prepared, {}, is not in the blob store", made.document)))
 }
 
 async fn report(farm: &Farm, digest: Digest) -> Result<Result<ReportIn, String>, ApiError> {

@@ -68,11 +68,18 @@ pub(super) async fn priority(
 /// What a job was submitted as.
 fn as_submitted(job: v1::Job) -> v1::SubmitRequest {
     let benchmark = job.kind() == v1::JobKind::Benchmark;
+    let prepares = job.kind() == v1::JobKind::Prepare;
+    let preparation = job.preparation.unwrap_or_default();
+    let is_open = prepares || !preparation.ask_json.is_empty() && preparation.document_digest.is_empty();
+    // A model that was prepared is built as it is; whose work it was is said by what is needed.
+    let made_by = Some(preparation.job).filter(|job| !is_open && !job.is_empty());
     v1::SubmitRequest {
         project: job.project,
         models: job.model.into_iter().collect(),
-        skus: vec![job.sku],
-        specs_json: vec![job.spec_json],
+        skus: if prepares { Vec::new() } else { vec![job.sku] },
+        specs_json: if prepares { Vec::new() } else { vec![job.spec_json] },
+        prepares_json: is_open.then_some(preparation.ask_json).into_iter().collect(),
+        needs: made_by.into_iter().collect(),
         toolchains: Some(job.toolchain_constraint).filter(|constraint| !constraint.is_empty()).into_iter().collect(),
         priority: job.priority,
         allow_inaccurate: job.allow_inaccurate,
@@ -148,9 +155,9 @@ pub(super) async fn clone(
     };
     let base = as_submitted(app.farm.get_job(&caller, &changes.id).await?);
     // What is measured is a plan: it was built as it was.
-    let is_build = base.plan_digest.is_empty();
+    let is_build = base.plan_digest.is_empty() && !base.skus.is_empty();
     let request = v1::SubmitRequest {
-        skus: listed(&changes.skus, &[',', ' ']),
+        skus: if base.skus.is_empty() { Vec::new() } else { listed(&changes.skus, &[',', ' ']) },
         toolchains: if is_build { listed(&changes.toolchains, &['\n', '\r']) } else { base.toolchains.clone() },
         specs_json: match changes.spec.trim() {
             "" => base.specs_json.clone(),

@@ -135,6 +135,8 @@ impl Reader {
         }
         job.fallback.clear();
         job.tried.iter_mut().for_each(|one| one.job.clear());
+        // From what a model was made is none of what the link shows.
+        job.preparation = None;
         for list in [&mut job.needs, &mut job.needed, &mut job.needed_by] {
             list.clear();
         }

@@ -5,7 +5,7 @@ use super::{
     sql::{Select, Statement, Value},
     tables::{Tables, digest, digest_or_none, number, parse, text},
 };
-use crate::core::{Covered, Engine, EngineRef, JobId, Refusal, Stored};
+use crate::core::{Covered, Engine, EngineRef, JobId, PreparationRecord, Refusal, Stored};
 use planforge_types::{Digest, EngineKey, Sku};
 use std::collections::BTreeMap;
 
@@ -66,13 +66,23 @@ impl Tables {
                 .into_iter()
                 .map(|refusal| (refusal.key, refusal))
                 .collect();
+            let statement = Select::new("SELECT doc FROM preparations")
+                .one_of("prepare_key", names())
+                .order("prepare_key", usize::MAX);
+            let mut preparations: BTreeMap<EngineKey, PreparationRecord> = self
+                .docs::<PreparationRecord>("a preparation", statement)
+                .await?
+                .into_iter()
+                .map(|record| (record.key, record))
+                .collect();
             for key in keys {
                 let known = |engine: &Engine| {
                     let reports = reports.remove(&engine.plan.digest).unwrap_or_default();
                     engine_ref(engine, reports.into_iter())
                 };
                 let engine = engines.get(key).map(known);
-                all.insert(*key, Stored { engine, refusal: refusals.remove(key) });
+                let (refusal, preparation) = (refusals.remove(key), preparations.remove(key));
+                all.insert(*key, Stored { engine, refusal, preparation });
             }
         }
         Ok(all)

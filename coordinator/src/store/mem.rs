@@ -14,8 +14,8 @@ use super::{
 };
 use crate::core::{
     Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, Event, Held,
-    Hold, Job, JobId, JobState, Model, PauseId, PauseRecord, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal,
-    Report, RequestRecord, ShareRecord, Snapshot, Stored, Tenure, TokenRecord,
+    Hold, Job, JobId, JobState, Model, PauseId, PauseRecord, PinId, PinRecord, PluginRecord, PreparationRecord,
+    ProjectRecord, Refusal, Report, RequestRecord, ShareRecord, Snapshot, Stored, Tenure, TokenRecord,
 };
 use planforge_blobs::Note;
 use planforge_retention::Build;
@@ -48,6 +48,7 @@ struct Tables {
     agents: BTreeMap<String, Agent>,
     requests: BTreeMap<String, RequestRecord>,
     refusals: BTreeMap<EngineKey, Refusal>,
+    preparations: BTreeMap<EngineKey, PreparationRecord>,
     caches: BTreeMap<Digest, CacheRecord>,
     plugins: BTreeMap<Digest, PluginRecord>,
     pauses: BTreeMap<PauseId, PauseRecord>,
@@ -126,6 +127,7 @@ impl Tables {
             Change::Request(request) => drop(self.requests.insert(request.id.clone(), request)),
             Change::Refusal(refusal) => drop(self.refusals.insert(refusal.key, refusal)),
             Change::ForgetRefusal(key) => drop(self.refusals.remove(&key)),
+            Change::Preparation(record) => drop(self.preparations.insert(record.key, *record)),
             Change::Cache(cache) => drop(self.caches.insert(cache.scope, *cache)),
             Change::Plugin(plugin) => drop(self.plugins.insert(plugin.digest, plugin)),
             Change::ForgetPlugin(digest) => drop(self.plugins.remove(&digest)),
@@ -231,7 +233,11 @@ impl Tables {
             let gone = [Some(plan.digest), plan.card, job.report];
             self.blobs.retain(|(digest, _), _| !gone.contains(&Some(*digest)));
         }
-        self.forget_model(&job.model);
+        self.preparations.retain(|_, record| record.job != job.id);
+        self.forget_model(&job.model, job.from.as_ref().and_then(|from| from.document));
+        if let Some(made) = &job.made {
+            self.forget_model(&made.model, Some(made.document));
+        }
     }
 
     fn forget_build(&mut self, key: EngineKey, plan: Digest) {
@@ -247,14 +253,15 @@ impl Tables {
             self.reports.retain(|_, report| report.plan != plan);
             self.blobs.retain(|(digest, _), _| !gone.contains(digest));
         }
-        self.forget_model(&engine.model);
+        self.forget_model(&engine.model, engine.from.as_ref().and_then(|from| from.document));
     }
 
-    /// Bytes of a model that neither a job nor an engine is of any more belong to nobody.
-    fn forget_model(&mut self, model: &Model) {
+    /// Bytes of a model that neither a job nor an engine is of any more, nor what was prepared, belong to nobody.
+    fn forget_model(&mut self, model: &Model, document: Option<Digest>) {
         let known = self.jobs.values().map(|job| &job.model).chain(self.engines.values().map(|engine| &engine.model));
+        let known = known.chain(self.preparations.values().map(|record| &record.made.model));
         if known.map(|known| known.digest).all(|known| known != model.digest) {
-            let files: BTreeSet<Digest> = model.files.iter().map(|file| file.digest).collect();
+            let files: BTreeSet<Digest> = model.files.iter().map(|file| file.digest).chain(document).collect();
             self.blobs.retain(|(digest, _), _| !files.contains(digest));
         }
     }
@@ -383,7 +390,8 @@ impl Tables {
                 });
                 engine_ref(engine, reports)
             });
-            (*key, Stored { engine, refusal: self.refusals.get(key).cloned() })
+            let (refusal, preparation) = (self.refusals.get(key).cloned(), self.preparations.get(key).cloned());
+            (*key, Stored { engine, refusal, preparation })
         };
         keys.iter().map(stored).collect()
     }

@@ -20,7 +20,7 @@ use sqlx::{
 use std::path::Path;
 
 /// Everything but who leads, which farm it is, and what was migrated.
-const TABLES: [&str; 30] = [
+const TABLES: [&str; 31] = [
     "jobs",
     "job_projects",
     "job_tags",
@@ -34,6 +34,7 @@ const TABLES: [&str; 30] = [
     "requests",
     "request_jobs",
     "refusals",
+    "preparations",
     "tokens",
     "caches",
     "plugins",

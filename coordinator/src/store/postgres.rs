@@ -22,10 +22,11 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 /// Forward-only, by the numbers of their files; a schema that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 3] = [
+const MIGRATIONS: [(i64, &str); 4] = [
     (1, include_str!("../../../migrations/postgres/0001_farm.sql")),
     (23, include_str!("../../../migrations/postgres/0023_blob_notes.sql")),
     (24, include_str!("../../../migrations/postgres/0024_pauses.sql")),
+    (25, include_str!("../../../migrations/postgres/0025_preparations.sql")),
 ];
 const SCHEMA_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 /// The oldest release that the statements are written for.

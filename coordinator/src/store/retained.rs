@@ -190,13 +190,15 @@ fn statement(sql: &str, values: Vec<Value>) -> Statement {
     Statement { sql: sql.to_owned(), values }
 }
 
-/// Bytes of a model that neither a job nor an engine is of any more belong to nobody.
-fn forget_model(model: &Model) -> impl Iterator<Item = Statement> + '_ {
-    model.files.iter().map(|file| {
+/// Bytes of a model that neither a job nor an engine is of any more, nor what was prepared, belong to nobody; `document`
+/// says how it was prepared.
+fn forget_model(model: &Model, document: Option<Digest>) -> impl Iterator<Item = Statement> + '_ {
+    model.files.iter().map(|file| file.digest).chain(document).map(|digest| {
         statement(
             "DELETE FROM blob_refs WHERE digest = $1 AND NOT EXISTS (SELECT 1 FROM jobs WHERE model_digest = $2) \
-             AND NOT EXISTS (SELECT 1 FROM engines WHERE model_digest = $2)",
-            vec![file.digest.to_string().into(), model.digest.to_string().into()],
+             AND NOT EXISTS (SELECT 1 FROM engines WHERE model_digest = $2) \
+             AND NOT EXISTS (SELECT 1 FROM preparations WHERE model_digest = $2)",
+            vec![digest.to_string().into(), model.digest.to_string().into()],
         )
     })
 }
@@ -214,6 +216,7 @@ pub(super) fn forget_job(job: &Job) -> Vec<Statement> {
             vec![id()],
         ),
         statement("DELETE FROM jobs WHERE id = $1 AND ended_ms <> 0", vec![id()]),
+        statement("DELETE FROM preparations WHERE job = $1", vec![id()]),
     ];
     if let Some(key) = job.key {
         all.push(statement(
@@ -234,7 +237,8 @@ pub(super) fn forget_job(job: &Job) -> Vec<Statement> {
             )
         }));
     }
-    all.extend(forget_model(&job.model));
+    all.extend(forget_model(&job.model, job.from.as_ref().and_then(|from| from.document)));
+    all.extend(job.made.iter().flat_map(|made| forget_model(&made.model, Some(made.document))));
     all
 }
 
@@ -256,8 +260,10 @@ pub(super) fn forget_build(key: &EngineKey, plan: Digest) -> Vec<Statement> {
     let model = format!("(SELECT model_digest FROM engines WHERE {this})");
     let of_model = format!(
         "DELETE FROM blob_refs WHERE digest IN (SELECT json_extract(f.value, '$.digest') FROM engines AS e, \
-         json_each(e.doc, '$.model.files') AS f WHERE e.engine_key = $1 AND e.plan_digest = $2) \
+         json_each(e.doc, '$.model.files') AS f WHERE e.engine_key = $1 AND e.plan_digest = $2 \
+         UNION ALL SELECT json_extract(doc, '$.from.document') FROM engines WHERE {this}) \
          AND NOT EXISTS (SELECT 1 FROM jobs WHERE model_digest = {model}) \
+         AND NOT EXISTS (SELECT 1 FROM preparations WHERE model_digest = {model}) \
          AND NOT EXISTS (SELECT 1 FROM engines WHERE model_digest = {model} AND NOT ({this}))"
     );
     let reports = format!("DELETE FROM reports WHERE plan_digest = $2 AND {alone}");

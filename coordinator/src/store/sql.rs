@@ -114,6 +114,12 @@ const REFUSALS: Table = Table {
     columns: 2,
     conflict: " ON CONFLICT (engine_key) DO UPDATE SET doc = excluded.doc",
 };
+const PREPARATIONS: Table = Table {
+    insert: "INSERT INTO preparations (prepare_key, job, model_digest, doc) VALUES ",
+    columns: 4,
+    conflict: " ON CONFLICT (prepare_key) DO UPDATE SET job = excluded.job, model_digest = excluded.model_digest, \
+               doc = excluded.doc",
+};
 const CACHES: Table = Table {
     insert: "INSERT INTO caches (scope, sku, published_ms, doc) VALUES ",
     columns: 4,
@@ -177,6 +183,16 @@ fn job_row(job: &Job) -> Vec<Value> {
         job.ended_ms.into(),
         json(job),
     ]
+}
+
+/// A job whose model was prepared meanwhile is of that from then on. Most jobs never are: they are not written twice.
+fn renamed(job: &Job) -> Option<Statement> {
+    job.from.as_ref().filter(|from| from.document.is_some())?;
+    let (name, digest) = (job.model.name.clone(), job.model.digest.to_string());
+    Some(Statement {
+        sql: "UPDATE jobs SET model_name = $1, model_digest = $2 WHERE id = $3 AND model_digest <> $2".into(),
+        values: vec![name.into(), digest.into(), job.id.as_str().into()],
+    })
 }
 
 /// A job's tags, each as its project's and as one of all projects'.
@@ -249,6 +265,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut agents_forgotten = BTreeSet::new();
     // `None`: forgotten.
     let mut refusals = BTreeMap::new();
+    let mut preparations = BTreeMap::new();
     let (mut plugins, mut pauses) = (BTreeMap::new(), BTreeMap::new());
     let mut caches = BTreeMap::new();
     let (mut job_projects, mut engine_projects) = (Vec::new(), Vec::new());
@@ -303,6 +320,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             Change::Blob { digest, holder, hold } => blobs.add(digest, &holder, hold),
             Change::Refusal(refusal) => drop(refusals.insert(refusal.key, Some(refusal))),
             Change::ForgetRefusal(key) => drop(refusals.insert(key, None)),
+            Change::Preparation(record) => drop(preparations.insert(record.key, record)),
             Change::Cache(cache) => drop(caches.insert(cache.scope, cache)),
             Change::Plugin(plugin) => drop(plugins.insert(plugin.digest, Some(plugin))),
             Change::ForgetPlugin(digest) => drop(plugins.insert(digest, None)),
@@ -363,6 +381,8 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut all = Vec::new();
     insert(&mut all, &JOBS, jobs.values().map(|job| job_row(job)).collect());
     insert(&mut all, &JOB_PROJECTS, job_projects);
+    // Behind its projects: they call the model so, too.
+    all.extend(jobs.values().filter_map(|job| renamed(job)));
     insert(&mut all, &JOB_TAGS, jobs.values().flat_map(|job| tag_rows(job)).collect());
     for (id, job) in &jobs {
         // Most changes of a job that runs name nothing new.
@@ -431,6 +451,11 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             }),
         }
     }
+    let preparations = preparations.values().map(|record| {
+        let (job, model) = (record.job.as_str(), record.made.model.digest.to_string());
+        vec![record.key.to_string().into(), job.into(), model.into(), json(record)]
+    });
+    insert(&mut all, &PREPARATIONS, preparations.collect());
     let caches = caches.values().map(|cache| {
         vec![cache.scope.to_string().into(), cache.sku.as_str().into(), cache.published_ms.into(), json(cache)]
     });

@@ -20,7 +20,7 @@ use std::{
 use tokio::sync::mpsc;
 
 /// Forward-only, by the numbers of their files; a database that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 21] = [
+const MIGRATIONS: [(i64, &str); 22] = [
     (1, include_str!("../../../migrations/sqlite/0001_farm.sql")),
     (2, include_str!("../../../migrations/sqlite/0002_caches_plugins.sql")),
     (3, include_str!("../../../migrations/sqlite/0003_engine_seq.sql")),
@@ -42,6 +42,7 @@ const MIGRATIONS: [(i64, &str); 21] = [
     (22, include_str!("../../../migrations/sqlite/0022_history.sql")),
     (23, include_str!("../../../migrations/sqlite/0023_blob_notes.sql")),
     (24, include_str!("../../../migrations/sqlite/0024_pauses.sql")),
+    (25, include_str!("../../../migrations/sqlite/0025_preparations.sql")),
 ];
 /// The schema that this program writes.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;

@@ -5,7 +5,10 @@ use super::{
     sqlite::{SCHEMA_VERSION, classify},
     tables::{Row, audit_line, doc_of, event, report, share, text, token},
 };
-use crate::core::{Agent, CacheRecord, Engine, Job, PauseRecord, PluginRecord, ProjectRecord, Refusal, RequestRecord};
+use crate::core::{
+    Agent, CacheRecord, Engine, Job, PauseRecord, PluginRecord, PreparationRecord, ProjectRecord, Refusal,
+    RequestRecord,
+};
 use futures::TryStreamExt as _;
 use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::{path::Path, time::Duration};
@@ -27,7 +30,7 @@ pub struct BadRow {
 type Decode = fn(&Row) -> Result<(), StoreError>;
 
 /// Every table whose rows are decoded: its name, its rows with their key as `row_key`, and how they are read.
-const TABLES: [(&str, &str, Decode); 13] = [
+const TABLES: [(&str, &str, Decode); 14] = [
     ("jobs", "SELECT id AS row_key, doc FROM jobs", |row| doc_of::<Job>("a job")(row).map(drop)),
     ("events", "SELECT seq || '' AS row_key, * FROM events", |row| event(row).map(drop)),
     ("engines", "SELECT engine_key || ' ' || plan_digest AS row_key, doc FROM engines", |row| {
@@ -38,6 +41,9 @@ const TABLES: [(&str, &str, Decode); 13] = [
     ("agents", "SELECT id AS row_key, doc FROM agents", |row| doc_of::<Agent>("an agent")(row).map(drop)),
     ("refusals", "SELECT engine_key AS row_key, doc FROM refusals", |row| {
         doc_of::<Refusal>("a refusal")(row).map(drop)
+    }),
+    ("preparations", "SELECT prepare_key AS row_key, doc FROM preparations", |row| {
+        doc_of::<PreparationRecord>("a preparation")(row).map(drop)
     }),
     ("caches", "SELECT scope AS row_key, doc FROM caches", |row| {
         doc_of::<CacheRecord>("a timing cache")(row).map(drop)

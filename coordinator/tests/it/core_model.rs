@@ -5,14 +5,16 @@ use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
         self, CacheRef, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn,
-        Input, Job, JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PauseId,
-        PauseRecord, PausedKind, PlanRef, Prepared, Prioritize, Reply, ReportIn, SessionId, State, Submit, SubmitWhat,
-        Submitted, ToAgent, Window, invariants,
+        Input, Job, JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Made, Model, ModelFile, Need, Now, PauseId,
+        PauseRecord, PausedKind, PlanRef, Prepared, Preparing, Prioritize, Reply, ReportIn, SessionId, SpecAsk, State,
+        Submit, SubmitWhat, Submitted, ToAgent, Window, invariants,
     },
     store::{MemStore, Store},
 };
 use planforge_types::{
-    BuildSpec, Digest, EngineKey, FailureClass, Reason, Toolchain, ToolchainConstraint, order::MeasureAsk,
+    BuildSpec, Digest, EngineKey, FailureClass, Reason, Toolchain, ToolchainConstraint,
+    order::MeasureAsk,
+    preparation::{Kind, PREPARER, PrepareAsk, Target},
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +40,8 @@ enum Op {
         needs: Vec<usize>,
         compile: bool,
         no_fallback: bool,
+        /// Whether its model is prepared first, and in which way.
+        prepare: u8,
     },
     /// Measures a stored plan on a kind of device.
     Bench {
@@ -116,13 +120,15 @@ fn op() -> impl Strategy<Value = Op> {
                 prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(any::<usize>(), 1..4)],
                 prop::bool::weighted(0.3),
                 prop::bool::weighted(0.2),
+                prop_oneof![2 => Just(0), 1 => 1..3u8],
             ),
         )
-            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep, needs, compile, no_fallback))| {
+            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep, needs, compile, no_fallback, prepare))| {
                 // What is only compiled is measured in no way.
                 let (eval, builds, sweep) = if compile { (false, 1, 0) } else { (eval, builds, sweep) };
                 Op::Submit {
                     model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs, compile, no_fallback,
+                    prepare,
                 }
             }),
         2 => (any::<usize>(), 0..3u8, prop::bool::weighted(0.2), any::<bool>(), any::<bool>(), 0..4u8)
@@ -276,7 +282,7 @@ impl World {
                     assert_eq!(self.seen.get(need), Some(&JobState::Succeeded), "{} runs before {need}", job.id);
                 }
                 // What is prepared although an engine came meanwhile is of no use, and does no harm.
-                let makes = !job.only_measures() && !job.prepares();
+                let makes = !job.only_measures() && !job.prepares() && job.kind != core::JobKind::Prepare;
                 if let Some(key) = job.key.filter(|key| makes && !self.forced.contains(key)) {
                     let stored = self.stored_builds.get(&key).copied().unwrap_or(0);
                     assert!(stored < job.builds, "{} builds what the store answers from {stored} builds", job.id);
@@ -333,6 +339,15 @@ impl World {
             ToAgent::Assign { lease, job, .. } => {
                 let same = agent.leases.iter().any(|held| held.device == lease.device);
                 assert!(!same, "a device holds one lease at a time: {:?} and {lease:?}", agent.leases);
+                if job.kind == core::JobKind::Prepare {
+                    assert!(lease.device.starts_with("cpu"), "{job:?} on {lease:?}");
+                }
+                if let Some(from) = &job.from {
+                    let by = now(self.store.job(&from.job.as_str().into())).unwrap().expect("who prepared it");
+                    let made = by.made.expect("it succeeded").model;
+                    assert_eq!((job.model.digest, from.source), (made.digest, by.model.digest), "{}", job.id);
+                    assert!(job.needed.contains(&by.id), "{} says what it was prepared by", job.id);
+                }
                 if job.prepares() {
                     assert!(job.made_for.is_some() && lease.device.starts_with("cpu"), "{job:?} on {lease:?}");
                 }
@@ -344,6 +359,8 @@ impl World {
                         })
                     };
                     let given = job.needed.iter().any(|need| prepared(&need));
+                    // What was compiled before its model was prepared is not given to it afterwards.
+                    let given = given && (job.from.is_none() || job.prepared.is_some());
                     assert_eq!(job.prepared.is_some(), given, "{} and what {:?} prepared", job.id, job.needed);
                 }
                 agent.leases.push(lease);
@@ -370,6 +387,7 @@ impl World {
             needs,
             compile,
             no_fallback,
+            prepare,
         } = submit
         else {
             return;
@@ -382,7 +400,7 @@ impl World {
             actor: format!("actor{project}"),
             what: SubmitWhat::Build {
                 models: vec![model],
-                specs: vec![BuildSpec::default()],
+                specs: vec![SpecAsk { spec: BuildSpec::default(), prepare: way(*prepare) }],
                 constraints: vec![(String::new(), ToolchainConstraint::default())],
             },
             priority: i32::from(*priority),
@@ -406,6 +424,7 @@ impl World {
             job: job.clone(),
             ended: self.seen.get(job).copied().filter(|state| state.is_terminal()),
             prepared: now(self.store.job(job)).unwrap().as_ref().and_then(Prepared::of),
+            prepares: now(self.store.job(job)).unwrap().as_ref().and_then(Preparing::of),
         };
         picked.into_iter().map(need).collect()
     }
@@ -415,7 +434,8 @@ impl World {
         let (builds, measure) = (submit.builds, submit.measure.clone());
         let submit = Submit {
             request: format!("request{}", self.ids),
-            ids: vec![format!("job{}", self.ids).as_str().into()],
+            // The second where a job that prepares its model comes first.
+            ids: ["", "b"].map(|part| format!("job{}{part}", self.ids).as_str().into()).to_vec(),
             ..submit
         };
         let mut reply = self.apply(Input::Submit(Box::new(submit)));
@@ -429,6 +449,10 @@ impl World {
             for job in jobs {
                 let id = match job {
                     JobRef::Stored(id) => id,
+                    JobRef::Live(job) if job.kind == core::JobKind::Prepare => {
+                        self.acknowledged.insert(job.id.clone());
+                        continue;
+                    }
                     JobRef::Live(job) => {
                         // A job that only measures has its plan already, chosen from that many builds.
                         let chosen_from = job.plan.as_ref().map_or(job.builds, |plan| plan.builds.max(job.builds));
@@ -509,17 +533,27 @@ impl World {
         let prepares = self.state.job(&lease.job).is_some_and(|job| job.prepares());
         let files = || CacheRef { digest: Digest::of(lease.job.as_str().as_bytes()), size_bytes: 1 };
         let prepared = prepares.then(files);
+        let job = self.state.job(&lease.job).filter(|job| job.kind == core::JobKind::Prepare);
+        // The same in the same way comes to the same, whoever does it.
+        let made = job.map(|job| {
+            let digest = Digest::of(format!("{} {:?}", job.model.digest, job.prepare).as_bytes());
+            let file = ModelFile { name: "model.onnx".into(), digest, size_bytes: 1 };
+            let model = Model { digest, files: vec![file], ..job.model.clone() };
+            Made { model, document: Digest::of(b"what became of it") }
+        });
+        let builds = prepared.is_none() && made.is_none();
         let finished = FinishedIn {
             lease: lease.clone(),
             outcome,
-            plan: Some(plan).filter(|_| prepared.is_none()),
-            report: Some(report).filter(|_| (4..8).contains(&how)),
+            plan: Some(plan).filter(|_| builds),
+            report: Some(report).filter(|_| builds && (4..8).contains(&how)),
             log: None,
             accurate: true,
             artifacts: Vec::new(),
             cache: None,
             suspects_cache: false,
             prepared,
+            made,
         };
         for _ in 0..=u8::from(again) {
             let finished = Box::new(finished.clone());
@@ -739,10 +773,17 @@ impl World {
             let failed = |need: &JobId| self.seen.get(need).is_some_and(|state| *state != JobState::Succeeded);
             assert!(job.needed.iter().any(failed) && job.failure.is_some(), "{} was skipped for nothing", job.id);
         }
-        for job in built.iter().filter(|job| job.state == JobState::Succeeded && !job.prepares()) {
+        let has_engine = |job: &&Job| !job.prepares() && job.kind != core::JobKind::Prepare;
+        for job in built.iter().filter(|job| job.state == JobState::Succeeded).filter(has_engine) {
             let builds = job.plan.as_ref().map_or(0, |plan| plan.builds);
             let asked = self.asked_builds.get(&job.id).copied().unwrap_or(1);
             assert!(builds >= asked, "{} was answered from {builds} builds, {asked} were asked for", job.id);
+        }
+        let mut made = BTreeMap::new();
+        let prepared = |job: &&Job| job.made.is_some() && !job.force && !job.cached;
+        for job in built.iter().filter(prepared).filter(|job| job.key.is_some_and(|key| !self.forced.contains(&key))) {
+            let other = made.insert(job.key, job.id.clone());
+            assert_eq!(other, None, "{} prepared what was prepared already", job.id);
         }
         let mut keys = BTreeMap::new();
         for job in built.iter().filter(|job| !job.force && !job.cached && job.makes_engine()) {
@@ -752,6 +793,15 @@ impl World {
                 assert_eq!(other, None, "{} built what was built already", job.id);
             }
         }
+    }
+}
+
+/// How a model is prepared.
+fn way(number: u8) -> Option<PrepareAsk> {
+    match number {
+        0 => None,
+        1 => Some(PrepareAsk::new(Kind::Fp16, Target::Any)),
+        _ => Some(PrepareAsk::new(Kind::Int8Weights, Target::Any)),
     }
 }
 
@@ -850,11 +900,13 @@ fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
         let other = Toolchain { backend: "onnxruntime".into(), version: "1".into(), components: BTreeMap::new() };
         Device { offers: vec![offer.clone(), other], ..one }
     };
+    // Models are prepared by the first two, in the revision that they have now.
+    let preparer = Toolchain { backend: PREPARER.into(), version: toolchain.to_string(), components: BTreeMap::new() };
     // The first one is a CPU with two levels behind one lock and two backends; the second, with two backends, too, prepares
     // for the GPU of the third.
     match agent {
-        0 => vec![two(device("cpu0", &["cpu-x86-64-v2", SKU]))],
-        1 => vec![Device { prepares: vec![with(&["cuda"])], ..two(device("cpu0", &[SKU])) }],
+        0 => vec![Device { prepares: vec![preparer], ..two(device("cpu0", &["cpu-x86-64-v2", SKU])) }],
+        1 => vec![Device { prepares: vec![with(&["cuda"]), preparer], ..two(device("cpu0", &[SKU])) }],
         _ => vec![device("cpu0", &["cpu-x86-64-v2"]), device("cpu1", &[SKU]), gpu()],
     }
 }
@@ -875,6 +927,7 @@ fn a_plan_that_goes_with_its_toolchain_is_gone_from_the_store_while_its_job_is_l
         needs: Vec::new(),
         compile: false,
         no_fallback: false,
+        prepare: 0,
     };
     let connect = |agent, fresh, toolchain| Op::Connect { agent, fresh, toolchain };
     let mut world = World::new();

@@ -11,7 +11,9 @@ use planforge_coordinator::{
 use planforge_types::{Digest, EngineKey, FailureClass, Sku, order::MeasureAsk};
 use std::{path::Path, sync::Arc};
 
-/// The migration that made the tables of how models stand.
+/// The migration that lets jobs change their models, of which the tables of how models stand hear.
+pub(crate) const PREPARATIONS: &str = include_str!("../../../migrations/sqlite/0025_preparations.sql");
+/// The migration that made those tables.
 pub(crate) const COVERAGE: &str = include_str!("../../../migrations/sqlite/0021_coverage.sql");
 
 fn of(project: &str) -> CoverageFilter {
@@ -101,6 +103,7 @@ pub(crate) async fn conforms(store: &dyn Store) {
     another_project(store, epoch).await;
     jobs(store, epoch).await;
     filters(store, epoch).await;
+    prepared(store, epoch).await;
 
     commit(vec![Change::ForgetBuild { key: key("mine"), plan: digest("plan1") }]).await;
     assert_eq!((names(store, "blue").await, names(store, "red").await), (Vec::new(), vec!["mine.onnx".to_owned()]));
@@ -208,6 +211,64 @@ async fn filters(store: &dyn Store, epoch: u64) {
     assert_eq!(among.into_iter().collect::<Vec<_>>(), ["many1.onnx"]);
 }
 
+/// A job whose model was prepared meanwhile stands for that from then on, and is kept as long as something is of it.
+async fn prepared(store: &dyn Store, epoch: u64) {
+    let commit = async |changes: Vec<Change>| store.commit(epoch, changes).await.unwrap();
+    let digest = |text: &str| Digest::of(text.as_bytes());
+    let waiting = asked("p1", "violet", ("raw", "raw.onnx"), JobState::Blocked, 20_000);
+    commit(waiting.clone()).await;
+    assert_eq!(names(store, "violet").await, ["raw.onnx"]);
+    let Change::Job(job) = &waiting[1] else { panic!("{waiting:?}") };
+    let made =
+        planforge_coordinator::core::Model { name: "raw.int8.onnx".into(), ..self::job("int8", job.state, 1).model };
+    let from = planforge_types::preparation::PreparedFrom {
+        source: job.model.digest,
+        source_name: "raw.onnx".into(),
+        ask: planforge_types::preparation::PrepareAsk::default(),
+        job: "p0".into(),
+        document: Some(digest("document")),
+    };
+    let with = |state| {
+        Change::Job(Arc::new(Job { state, model: made.clone(), from: Some(from.clone().into()), ..(**job).clone() }))
+    };
+    commit(vec![with(JobState::Queued)]).await;
+    assert_eq!(names(store, "violet").await, ["raw.int8.onnx"]);
+    let filter = planforge_coordinator::store::JobFilter {
+        model: Some(made.digest.to_string()),
+        limit: 9,
+        ..Default::default()
+    };
+    assert_eq!(store.jobs(filter).await.unwrap().len(), 1, "it is found by what it is built from");
+    // In one commit with its end.
+    let Change::Job(skipped) = with(JobState::Skipped) else { panic!("a job") };
+    commit(vec![Change::Job(Arc::new(Job { ended_ms: 20_001, ..(*skipped).clone() }))]).await;
+    assert_eq!(names(store, "violet").await, [""; 0]);
+    let record = planforge_coordinator::core::PreparationRecord {
+        key: key("a way"),
+        job: "p0".into(),
+        made: planforge_coordinator::core::Made { model: made.clone(), document: digest("document") },
+    };
+    commit(vec![Change::Preparation(Box::new(record.clone()))]).await;
+    let stored = async || store.stored(vec![key("a way")]).await.unwrap().remove(&key("a way")).unwrap().preparation;
+    assert_eq!(stored().await, Some(record.clone()));
+    let newer = planforge_coordinator::core::PreparationRecord { job: "p2".into(), ..record };
+    commit(vec![Change::Preparation(Box::new(newer.clone()))]).await;
+    assert_eq!(stored().await, Some(newer));
+    let sees = async || store.may_see_blob("red", made.files[0].digest).await.unwrap();
+    assert!(sees().await);
+    let ended = |id: &str| Job { id: id.into(), ended_ms: 20_001, ..(**job).clone() };
+    let builds = Job { model: made.clone(), from: Some(from.into()), state: JobState::Skipped, ..ended("p1") };
+    commit(vec![Change::ForgetJob(Box::new(builds))]).await;
+    assert!(sees().await, "what was prepared is kept for who asks for it again");
+    let prepares = Job {
+        made: Some(planforge_coordinator::core::Made { model: made.clone(), document: digest("document") }.into()),
+        state: JobState::Succeeded,
+        ..ended("p2")
+    };
+    commit(vec![Change::ForgetJob(Box::new(prepares))]).await;
+    assert_eq!((stored().await, sees().await), (None, false));
+}
+
 #[tokio::test]
 async fn memory_says_how_models_stand() {
     conforms(&MemStore::new()).await;
@@ -247,7 +308,7 @@ pub(crate) async fn undo(file: &Path, script: &str, version: i64) {
             _ => {}
         }
     }
-    assert!(made.len() > 5, "{made:?}");
+    assert!(made.len() >= 5, "{made:?}");
     for kind in ["TRIGGER", "VIEW", "INDEX", "TABLE"] {
         for (_, name) in made.iter().filter(|(of, _)| *of == kind) {
             let drop = format!("DROP {kind} {name}");

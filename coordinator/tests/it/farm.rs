@@ -726,7 +726,7 @@ async fn nonsense_is_refused_before_anything_happens() {
         ("spec", v1::SubmitRequest { specs_json: vec![r#"{"precison":"fp16"}"#.into()], ..good.clone() }),
         ("constraint", v1::SubmitRequest { toolchains: vec!["tensorrt>=".into()], ..good.clone() }),
         ("no model", v1::SubmitRequest { models: vec![], ..good.clone() }),
-        ("prepare jobs", kind(v1::JobKind::Prepare)),
+        ("no device kind", kind(v1::JobKind::Prepare)),
         ("probe jobs", kind(v1::JobKind::Probe)),
         ("job kind 99", v1::SubmitRequest { kind: 99, ..good.clone() }),
         ("project", v1::SubmitRequest { project: "../x".into(), ..good.clone() }),

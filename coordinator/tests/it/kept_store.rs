@@ -1,7 +1,7 @@
 //! What every store promises of what goes by an age of its own, and of event numbers when events have gone.
 
 use crate::{
-    coverage_store::{COVERAGE, undo},
+    coverage_store::{COVERAGE, PREPARATIONS, undo},
     past_store::HISTORY,
     store::{engine, event, job, key, report},
 };
@@ -180,6 +180,7 @@ async fn what_was_sent_before_ages_were_kept_and_nothing_names_gets_one() {
     store.commit(epoch, changes).await.unwrap();
     store.close().await.unwrap();
     // As it was before: no row says how long it lasts.
+    undo(&file, PREPARATIONS, 25).await;
     undo(&file, HISTORY, 22).await;
     undo(&file, COVERAGE, 21).await;
     let older = "UPDATE blob_refs SET tenure = 0, since_ms = 0; DELETE FROM schema_versions WHERE version >= 15;

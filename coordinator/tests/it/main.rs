@@ -28,6 +28,7 @@ mod pauses;
 mod pins;
 mod postgres;
 mod power_cut;
+mod prepare;
 mod refresh;
 mod refresh_stale;
 mod shares_store;

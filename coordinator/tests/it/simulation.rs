@@ -120,6 +120,7 @@ async fn client(world: World, seed: u64) -> turmoil::Result {
             force: random.random_bool(0.1),
             builds: if compile { 1 } else { [1, 1, 1, 3][random.random_range(0..4)] },
             kind: if compile { v1::JobKind::Compile } else { v1::JobKind::Build }.into(),
+            prepares_json: random.random_bool(0.3).then(|| r#"{"precision":"fp16"}"#.to_owned()).into_iter().collect(),
             wait_for_device: true,
             ..v1::SubmitRequest::default()
         };

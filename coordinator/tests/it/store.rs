@@ -73,6 +73,7 @@ pub(crate) fn event(seq: u64, id: &str) -> Change {
 pub(crate) fn engine(id: &str, plan: &str, created_ms: u64) -> Engine {
     Engine {
         unmeasured: false,
+        from: None,
         key: key(id),
         plan: PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 3, card: None, builds: 1 },
         model: job(id, JobState::Succeeded, 1).model,

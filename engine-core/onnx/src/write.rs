@@ -219,7 +219,59 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<u64, OnnxError> {
     Ok(bytes.len() as u64)
 }
 
-/// Writes a model that holds all its data itself.
+/// Writes a model that holds all its data itself; what one file cannot hold goes into a second one beside it, named like
+/// it with `.data` added.
 pub fn save(path: &Path, model: &ModelProto) -> Result<u64, OnnxError> {
-    write_model(path, model, &[], Storage::Inline, &mut |_, _| Ok(()))
+    save_within(path, model, MAX_PROTOBUF_BYTES)
+}
+
+fn save_within(path: &Path, model: &ModelProto, most_bytes: u64) -> Result<u64, OnnxError> {
+    if (model.encoded_len() as u64) < most_bytes {
+        return write_model(path, model, &[], Storage::Inline, &mut |_, _| Ok(()));
+    }
+    let mut rest = model.clone();
+    let graph = rest.graph.get_or_insert_default();
+    let is_large = |tensor: &TensorProto| tensor.raw_data.len() as u64 >= LINE_BYTES;
+    let (large, small) = std::mem::take(&mut graph.initializer).into_iter().partition(is_large);
+    graph.initializer = small;
+    let (mut weights, mut data) = (Vec::new(), Vec::new());
+    for mut weight in Vec::<TensorProto>::from(large) {
+        data.push(std::mem::take(&mut weight.raw_data));
+        weights.push(weight);
+    }
+    let mut data = data.into_iter();
+    write_model(path, &rest, &weights, Storage::External, &mut |_, out| {
+        // In the order of the weights, each once.
+        out.write_all(&data.next().unwrap_or_default())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Model;
+
+    #[test]
+    fn what_one_file_cannot_hold_goes_into_a_second_one() {
+        let tensor = |name: &str, bytes: usize| TensorProto {
+            name: name.to_owned(),
+            data_type: crate::proto::tensor_proto::DataType::Uint8 as i32,
+            dims: vec![bytes as i64],
+            raw_data: vec![7; bytes].into(),
+            ..TensorProto::default()
+        };
+        let graph = GraphProto { initializer: vec![tensor("large", 300), tensor("small", 3)], ..GraphProto::default() };
+        let model = ModelProto { ir_version: 8, graph: Some(graph), ..ModelProto::default() };
+        let folder = std::env::temp_dir().join(format!("planforge-save-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("model.onnx");
+        save_within(&path, &model, 200).unwrap();
+        let read = Model::open(&path).unwrap();
+        let names: Vec<&str> = read.files().iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, ["model.onnx", "model.onnx.data"]);
+        assert_eq!(std::fs::read(folder.join("model.onnx.data")).unwrap(), [7; 300]);
+        save(&path, &model).unwrap();
+        assert_eq!(Model::open(&path).unwrap().files().len(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

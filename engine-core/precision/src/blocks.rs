@@ -11,9 +11,9 @@ use crate::{
     net::{Net, float_bytes, int},
     opset,
     quantize::{Stored, dequantised, weights},
-    target::{Kind, Target},
 };
 use planforge_onnx::proto::{NodeProto, OperatorSetIdProto, tensor_proto::DataType};
+use planforge_types::preparation::{Kind, Target};
 use std::collections::BTreeSet;
 
 /// Weights of a group where none is asked for, int4.

@@ -5,31 +5,20 @@
 //! must is found by halving, as fewer errors are never more harm.
 
 use crate::{error::PrecisionError, run::Agreement};
-use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, fmt};
+use planforge_types::preparation::Budget;
+use std::collections::BTreeSet;
 
-/// What may be lost.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Budget {
-    /// Points of top-1 accuracy, of 100.
-    AccuracyDrop(f64),
-    /// Relative RMS of the outputs.
-    OutputError(f64),
-}
-
-impl fmt::Display for Budget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AccuracyDrop(points) => write!(f, "{points} points of top-1"),
-            Self::OutputError(error) => write!(f, "{error} relative output error"),
-        }
-    }
-}
-
-impl Budget {
+/// How a budget is held against what was reached.
+pub trait Lost {
     /// What is lost of the budget's measure.
-    pub fn lost(&self, truth: &Agreement, reached: &Agreement) -> f64 {
+    fn lost(&self, truth: &Agreement, reached: &Agreement) -> f64;
+
+    /// Whether that little is lost.
+    fn holds(&self, truth: &Agreement, reached: &Agreement) -> bool;
+}
+
+impl Lost for Budget {
+    fn lost(&self, truth: &Agreement, reached: &Agreement) -> f64 {
         match self {
             Self::AccuracyDrop(_) => match (truth.top1(), reached.top1()) {
                 (Some(before), Some(after)) => 100.0 * (before - after),
@@ -39,8 +28,7 @@ impl Budget {
         }
     }
 
-    /// Whether that little is lost.
-    pub fn holds(&self, truth: &Agreement, reached: &Agreement) -> bool {
+    fn holds(&self, truth: &Agreement, reached: &Agreement) -> bool {
         let (Self::AccuracyDrop(most) | Self::OutputError(most)) = self;
         // Rows are counted: what is allowed must not be missed by a rounding.
         self.lost(truth, reached) <= most + 1e-9

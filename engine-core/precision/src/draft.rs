@@ -1,17 +1,16 @@
 //! What every way of preparing shares: the options, what losses are measured on, the report on its way.
 
 use crate::{
-    budget::{Budget, Cost, Settled, settle},
+    budget::{Cost, Settled, settle},
     error::{Finding, PrecisionError},
     layers::Layer,
     net::{Net, bytes_by_type},
-    ranges::Method,
     report::{Coverage, LayerReport, Measured, Preparation, SCHEMA, answers},
     run::{Agreement, Runner, Truth},
     samples::Samples,
-    target::{Kind, Target},
 };
 use planforge_onnx::proto::{ModelProto, StringStringEntryProto};
+use planforge_types::preparation::{Budget, Kind, Method, PrepareAsk, Target};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows that errors of single layers, and channels, are measured on.
@@ -49,6 +48,22 @@ impl Options {
             budget: None,
             keep: Vec::new(),
             group: None,
+        }
+    }
+}
+
+impl From<&PrepareAsk> for Options {
+    fn from(ask: &PrepareAsk) -> Self {
+        Self {
+            kind: ask.precision,
+            target: ask.target,
+            method: ask.method,
+            per_tensor: ask.per_tensor,
+            equalize: ask.equalize,
+            correct_bias: ask.correct_bias,
+            budget: ask.budget,
+            keep: ask.keep.clone(),
+            group: ask.group.map(|group| group as usize),
         }
     }
 }

@@ -62,6 +62,10 @@ pub enum DataError {
     Rows { array: String, found: usize, other: String, rows: usize },
     #[error("the data is empty")]
     Empty,
+    #[error("it has the arrays {found}, but the files before it have {before}")]
+    OtherArrays { found: String, before: String },
+    #[error("rows of '{array}' have another type or shape than in the files before it")]
+    OtherRows { array: String },
     #[error("array '{array}' holds a number that is none, in row {row}: {value}")]
     NotFinite { array: String, row: usize, value: f64 },
     #[error("array '{array}' is {value} everywhere: nothing can be calibrated on that")]

@@ -11,9 +11,9 @@ use crate::{
     observe::{Observations, Observed, observe},
     opset,
     quantize::{Int8, Quantised, Step, quantise},
-    ranges::Method,
     samples::Samples,
 };
+use planforge_types::preparation::Method;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sums, and every value that may be quantised: observed once, whatever is chosen later.

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `prepare` | from a model to the prepared one and its report |
 //! | `draft` | options, what losses are measured on, the report on its way |
-//! | `target` | what is made, for whom |
 //! | `samples` | rows of data, fitted to inputs; labels |
 //! | `run` | running models on samples, and how near one is to another |
 //! | `net`, `opset` | the working copy of a model, raised to the operators that are put in |
@@ -41,15 +40,12 @@ mod ranges;
 mod report;
 mod run;
 mod samples;
-mod target;
 mod typed;
 
-pub use budget::Budget;
 pub use draft::{Options, Prepared};
 pub use error::{DataError, Finding, PrecisionError};
+pub use planforge_types::preparation::{Budget, Kind, Method, Target};
 pub use prepare::prepare;
-pub use ranges::Method;
-pub use report::{Coverage, LayerReport, Measured, Preparation};
+pub use report::{Coverage, Document, LayerReport, Measured, Preparation};
 pub use run::{Reference, Runner, See, Session};
-pub use samples::{FEW_SAMPLES, Samples, ports, work};
-pub use target::{Kind, Target};
+pub use samples::{FEW_SAMPLES, Samples, joined, ports, work};

@@ -3,8 +3,8 @@
 use crate::{
     layers::Layer,
     net::{Net, is_standard},
-    target::Target,
 };
+use planforge_types::preparation::Target;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who reads a value after its trip through int8.

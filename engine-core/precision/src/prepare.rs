@@ -2,7 +2,6 @@
 
 use crate::{
     blocks,
-    budget::Budget,
     draft::{Draft, Judge, Options, Prepared, layer_report},
     error::{DataError, Finding, PrecisionError},
     int8,
@@ -10,10 +9,10 @@ use crate::{
     net::Net,
     run::Runner,
     samples::Samples,
-    target::Kind,
     typed,
 };
 use planforge_onnx::Model;
+use planforge_types::preparation::{Budget, Kind};
 
 /// Operators that say that somebody quantised the model before.
 const QUANTISED: [&str; 9] = [

@@ -5,11 +5,10 @@ use crate::{
     net::{Net, float_bytes, int, node},
     observe::Observations,
     place::{Places, Readers, places},
-    ranges::Method,
-    target::Target,
 };
 use bytes::Bytes;
 use planforge_onnx::proto::{NodeProto, tensor_proto::DataType};
+use planforge_types::preparation::{Method, Target};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How int8 is made.

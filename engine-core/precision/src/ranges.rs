@@ -1,6 +1,6 @@
 //! Which part of the numbers a value takes is worth keeping: a histogram of them, and four ways to cut it.
 
-use serde::{Deserialize, Serialize};
+use planforge_types::preparation::Method;
 
 /// Bins on each side of zero.
 const HALF: usize = 2048;
@@ -9,36 +9,8 @@ const LEVELS: usize = 128;
 /// Thresholds that the search for the least squared error tries.
 const CANDIDATES: usize = 128;
 
-/// How a range is chosen out of what was observed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Method {
-    /// All of it.
-    MinMax,
-    /// All but the outermost 0.01 %.
-    Percentile,
-    /// The cut that changes the distribution least: Kullback–Leibler divergence, as TensorRT's second entropy calibrator.
-    Entropy,
-    /// The cut with the least mean squared error.
-    Mse,
-}
-
 /// Share of the numbers that a percentile range holds.
 pub const PERCENTILE: f64 = 0.9999;
-
-impl Method {
-    pub const ALL: [Self; 4] = [Self::MinMax, Self::Percentile, Self::Entropy, Self::Mse];
-
-    /// As it is asked for.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MinMax => "min-max",
-            Self::Percentile => "percentile",
-            Self::Entropy => "entropy",
-            Self::Mse => "mse",
-        }
-    }
-}
 
 /// Numbers counted in equal bins around zero, which widen as larger numbers come.
 #[derive(Clone, Debug)]

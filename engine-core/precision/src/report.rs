@@ -3,10 +3,12 @@
 use crate::{
     error::Finding,
     net::{Net, bytes_by_type},
-    ranges::Method,
-    target::{Kind, Target},
 };
 use planforge_onnx::proto::tensor_proto::DataType;
+use planforge_types::{
+    Digest,
+    preparation::{Budget, Kind, Method, Target},
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -36,7 +38,7 @@ pub struct Preparation {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub measured: Option<Measured>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub budget: Option<crate::budget::Budget>,
+    pub budget: Option<Budget>,
     /// Bytes of stored tensors by their type, before and after.
     pub bytes_before: BTreeMap<String, u64>,
     pub bytes_after: BTreeMap<String, u64>,
@@ -50,6 +52,18 @@ pub struct Preparation {
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub equalized: Vec<String>,
     pub layers: Vec<LayerReport>,
+}
+
+/// The report as it is written: what was prepared from what, then what came of it.
+#[derive(Debug, Serialize)]
+pub struct Document<'a> {
+    /// Digest of the ONNX model that was prepared, and of the model that came of it.
+    pub source: Digest,
+    pub prepared: Digest,
+    /// Digest of every file of data, in order.
+    pub data: Vec<Digest>,
+    #[serde(flatten)]
+    pub report: &'a Preparation,
 }
 
 /// One layer.

@@ -47,6 +47,31 @@ pub fn ports(model: &Model) -> Vec<Port> {
     graph.input.iter().filter(is_weight).filter_map(port).collect()
 }
 
+/// The arrays of several archives as those of one: rows of `part` behind those of `whole`.
+///
+/// # Errors
+///
+/// When `part` has other arrays, or rows of another type or shape.
+pub fn joined(mut whole: NamedTensors, part: NamedTensors) -> Result<NamedTensors, DataError> {
+    if whole.is_empty() {
+        return Ok(part);
+    }
+    if !whole.keys().eq(part.keys()) {
+        let names = |arrays: &NamedTensors| arrays.keys().cloned().collect::<Vec<_>>().join(", ");
+        return Err(DataError::OtherArrays { found: names(&part), before: names(&whole) });
+    }
+    for (name, tensor) in part {
+        let Some(into) = whole.get_mut(&name) else { continue };
+        let row = |tensor: &HostTensor| tensor.shape.split_first().map(|(_, row)| row.to_vec());
+        if into.element != tensor.element || row(into).is_none() || row(into) != row(&tensor) {
+            return Err(DataError::OtherRows { array: name });
+        }
+        into.shape[0] += tensor.shape[0];
+        into.bytes.extend(tensor.bytes);
+    }
+    Ok(whole)
+}
+
 impl Samples {
     /// Fits arrays to inputs. Labels are taken where there are some.
     ///

@@ -14,10 +14,10 @@ use crate::{
     opset,
     report::LayerReport,
     samples::Samples,
-    target::Kind,
 };
 use half::{bf16, f16};
 use planforge_onnx::proto::{NodeProto, TensorProto, tensor_proto::DataType};
+use planforge_types::preparation::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Operators that compute well in sixteen bits.

@@ -1,7 +1,9 @@
 //! Engine cards: the immutable facts of one build, kept beside its plan.
 
 use crate::{CacheUse, ModelRef, PlanRef};
-use planforge_types::{BuildSpec, EngineKey, Sku, Toolchain, fingerprint::DeviceFingerprint};
+use planforge_types::{
+    BuildSpec, EngineKey, Sku, Toolchain, fingerprint::DeviceFingerprint, preparation::PreparedFrom,
+};
 use serde::{Deserialize, Serialize};
 
 /// Raised whenever a field changes its meaning or goes away; new optional fields do not raise it.
@@ -15,6 +17,9 @@ pub struct EngineCard {
     pub simulated: bool,
     pub engine_key: EngineKey,
     pub model: ModelRef,
+    /// Where the model comes from, if a job of the farm prepared it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_from: Option<PreparedFrom>,
     pub plan: PlanRef,
     pub sku: Sku,
     pub toolchain: Toolchain,

@@ -10,6 +10,7 @@
 //! | [`telemetry`] | a device's state at one moment, as data |
 //! | [`tensor`] | tensors at an engine's edge |
 //! | [`failure`] | what went wrong, with the class that decides about a retry |
+//! | [`preparation`] | what a model is made into before it is built, and from what it was made |
 //! | [`order`] | what an agent tells a worker process and hears from it |
 //! | [`auth`] | what a token allows, and who stands behind a call |
 //! | [`trace`] | which trace something belongs to |
@@ -33,6 +34,7 @@ pub mod host_lock;
 pub mod key;
 pub mod open_files;
 pub mod order;
+pub mod preparation;
 pub mod private_file;
 pub mod resolve;
 pub mod shown;

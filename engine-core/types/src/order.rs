@@ -5,7 +5,10 @@
 //! [`WorkEvent::Built`] the worker waits for a [`WorkCommand::Continue`] line, so that the plan's upload never
 //! disturbs a measurement. End of standard input means the agent is gone: the worker exits.
 
-use crate::{BuildSpec, Digest, EngineKey, FailureClass, Reason, Sku, Toolchain, TraceContext};
+use crate::{
+    BuildSpec, Digest, EngineKey, FailureClass, Reason, Sku, Toolchain, TraceContext,
+    preparation::{PrepareAsk, PreparedFrom},
+};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -20,6 +23,8 @@ pub enum WorkKind {
     /// Compile, verify, wait for the upload; measure nothing.
     Compile,
     /// Make ready what can be without the device that `fingerprint` describes, which is elsewhere.
+    Ahead,
+    /// Make a model of other number types of the order's, as `prepare` says; needs no device.
     Prepare,
 }
 
@@ -58,6 +63,12 @@ pub struct WorkOrder {
     /// Folder of this host with what independent runtimes said of models; `None`: nothing is remembered.
     #[serde(default)]
     pub oracles: Option<PathBuf>,
+    /// For `prepare`: what the model is to become, and the data for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare: Option<PrepareOrder>,
+    /// Where the model comes from, if a job prepared it: copied into the card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_from: Option<PreparedFrom>,
     /// For `benchmark`: the plan to measure.
     pub plan: Option<PathBuf>,
     /// What is measured beside the engine, in the order of `measure.baselines`.
@@ -98,6 +109,15 @@ pub struct WorkOrder {
     /// The attempt's place in a trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceContext>,
+}
+
+/// How a model is to be prepared, with the files that the ask names by digest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PrepareOrder {
+    pub ask: PrepareAsk,
+    /// In the order of `ask.data`.
+    pub data: Vec<PathBuf>,
+    pub eval: Option<PathBuf>,
 }
 
 /// Another runtime that is to be measured beside the engine.
@@ -358,11 +378,18 @@ pub enum WorkEvent {
     Compiled {
         accurate: bool,
     },
-    /// The last event of an order to prepare: what it made ready lies in this file.
+    /// The last event of an order to compile ahead: what it made ready lies in this file.
     Prepared {
         file: PathBuf,
         digest: Digest,
         bytes: u64,
+    },
+    /// The last event of an order to prepare a model: its files, the ONNX file first, and what became of which layer.
+    Made {
+        files: Vec<Artifact>,
+        graph_digest: Digest,
+        structure_digest: Digest,
+        document: Artifact,
     },
     /// A timed window begins: stop sampling telemetry.
     WindowBegin,

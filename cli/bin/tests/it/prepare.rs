@@ -1,11 +1,12 @@
 //! Models of other number types: prepared, built from their data, evaluated, refused; nothing is half-written.
 
 use crate::{
-    farm::json,
+    farm::{Up, json},
     support::{World, transcript},
 };
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Output,
 };
@@ -159,10 +160,95 @@ fn what_cannot_be_prepared_is_said_and_nothing_is_written() {
     assert!(code == Some(2) && said.contains("reads no calibration cache"), "{code:?} {said}");
     let (code, said) = refused(&world, &with(&["--precision", "bf16", "--target", "onnxruntime"]));
     assert!(code == Some(6) && said.contains("the target onnxruntime has no bf16"), "{code:?} {said}");
-    let (code, said) =
-        refused(&world, &["submit", "digits.onnx", "--precision", "int8", "--calibration", "digits-test.npz"]);
-    assert!(code == Some(2) && said.contains("planforge prepare calibrates a model on it"), "{code:?} {said}");
+    let (code, said) = refused(&world, &["submit", "digits.onnx", "--calibration-method", "entropy"]);
+    assert!(code == Some(2) && said.contains("there is no data to prepare it on"), "{code:?} {said}");
     let (code, said) =
         refused(&world, &["build", "digits.onnx", "--precision", "fp32", "--calibration", "digits-test.npz"]);
     assert!(code == Some(2) && said.contains("data to calibrate on is for one of"), "{code:?} {said}");
+}
+
+/// A script beside the model that is run as it is.
+fn script(world: &World, name: &str, text: &str) {
+    fs::write(world.path(name), text).unwrap();
+    fs::set_permissions(world.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_farm_prepares_once_for_all_engines_of_a_request_and_says_where_each_comes_from() {
+    let world = world();
+    let up = Up::start(&world);
+    up.sku(&world);
+    let devices = json(&up.command(&world, &["devices", "--json"]).output().unwrap());
+    let skus: Vec<&str> =
+        devices["devices"][0]["skus"].as_array().unwrap().iter().filter_map(|sku| sku.as_str()).collect();
+    let skus = &skus[skus.len().saturating_sub(2)..];
+    let listed = skus.join(",");
+    // The data comes from a script, which runs here.
+    script(&world, "rows.sh", "#!/bin/sh\necho rows of $1\ncp digits-test.npz \"$2\"\n");
+    let args = [
+        "submit",
+        "digits.onnx",
+        "--sku",
+        &listed,
+        "--precision",
+        "int8",
+        "--calibration",
+        "rows.sh",
+        "--toolchain",
+        "native",
+        "--threads",
+        "1",
+        "--optimization-level",
+        "0",
+        "--wait",
+        "--json",
+    ];
+    let output = up.command(&world, &args).output().unwrap();
+    assert!(output.status.success(), "{}", transcript(world.root(), &output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("rows of digits.onnx"));
+    let told = json(&output);
+    let jobs = told["jobs"].as_array().unwrap();
+    let kinds: Vec<&str> = jobs.iter().filter_map(|job| job["kind"].as_str()).collect();
+    assert_eq!(kinds, [&["prepare"][..], &vec!["build"; skus.len()]].concat(), "{told:#}");
+    let made = &jobs[0]["preparation"]["made"];
+    assert_eq!(made["name"], "digits.int8.onnx", "{told:#}");
+    for build in &jobs[1..] {
+        assert_eq!((&build["state"], &build["model"]["digest"]), (&"succeeded".into(), &made["digest"]), "{build:#}");
+        assert_eq!((&build["preparation"]["job"], &build["spec"]["precision"]), (&jobs[0]["id"], &"fp32".into()));
+    }
+    // What is fetched says from what it was made, and so does its card.
+    let plan = jobs[1]["plan_digest"].as_str().unwrap();
+    let fetched = up.command(&world, &["fetch", plan, "--card", "-o", "engine.plan"]).output().unwrap();
+    assert!(fetched.status.success(), "{}", transcript(world.root(), &fetched));
+    let said = String::from_utf8_lossy(&fetched.stderr).into_owned();
+    assert!(said.contains("prepared from digits.onnx") && said.contains("int8 by mse"), "{said}");
+    let card: serde_json::Value =
+        serde_json::from_slice(&fs::read(world.path("engine.plan.card.json")).unwrap()).unwrap();
+    assert_eq!(
+        (&card["prepared_from"]["job"], &card["prepared_from"]["source_name"]),
+        (&jobs[0]["id"], &"digits.onnx".into())
+    );
+    // The prepared model and what became of its layers come here, too, as prepare would have made them.
+    let job = jobs[0]["id"].as_str().unwrap();
+    let brought = up.command(&world, &["prepare", "--of", job, "-o", "digits.int8.onnx"]).output().unwrap();
+    assert!(brought.status.success(), "{}", transcript(world.root(), &brought));
+    assert!(String::from_utf8_lossy(&brought.stderr).contains("int8: 4 of 4 layers"), "{brought:?}");
+    let own = ["prepare", "digits.onnx", "--precision", "int8", "--calibration", "digits-test.npz", "-o", "own.onnx"];
+    succeeded(&world, &own);
+    assert_eq!(fs::read(world.path("own.onnx")).unwrap(), fs::read(world.path("digits.int8.onnx")).unwrap());
+    let report =
+        |name: &str| -> serde_json::Value { serde_json::from_slice(&fs::read(world.path(name)).unwrap()).unwrap() };
+    assert_eq!(report("own.preparation.json"), report("digits.int8.preparation.json"));
+    // Again: nothing runs.
+    let again = json(&up.command(&world, &args).output().unwrap());
+    assert!(again["jobs"].as_array().unwrap().iter().all(|job| job["cached"] == true), "{again:#}");
+    // Data that does not fit is refused here, and a script that fails is told.
+    script(&world, "fails.sh", "#!/bin/sh\necho no rows left >&2\nexit 3\n");
+    fs::write(world.path("none.py"), "pass\n").unwrap();
+    for (data, words) in [("fails.sh", "ended with exit status: 3"), ("none.py", "wrote no data")] {
+        let line = ["submit", "digits.onnx", "--sku", &listed, "--precision", "int8", "--calibration", data];
+        let output = up.command(&world, &line).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(words), "{data}: {said}");
+    }
 }

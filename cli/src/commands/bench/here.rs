@@ -312,6 +312,8 @@ impl Bench<'_> {
             cache: None,
             cache_origin: None,
             prepared: None,
+            prepare: None,
+            prepared_from: None,
             ceilings: ceilings_folder(&self.context.settings),
             oracles: oracles_folder(&self.context.settings),
             plan: None,

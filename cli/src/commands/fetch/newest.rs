@@ -124,6 +124,9 @@ impl Search<'_> {
 
     fn warn(&self, engine: &v1::Engine) {
         let printer = self.context.printer;
+        if let Some(preparation) = &engine.preparation {
+            printer.note(&tables::prepared_from(preparation));
+        }
         if !engine.inputs_digest.is_empty() {
             printer.warn(&format!(
                 "this engine's outputs were compared on given inputs sha256:{} when it was built, not on made ones",

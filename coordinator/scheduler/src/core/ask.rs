@@ -3,11 +3,15 @@
 use super::{
     fallback::Tried,
     model::{Canary, Covered, Job, JobKind, Model, PlanRef},
-    state::{Submit, SubmitWhat},
+    preparation,
+    state::{SpecAsk, Submit, SubmitWhat},
     submit::JOBS_PER_REQUEST_MAX,
 };
 use planforge_proto::{ApiError, ErrorCode};
-use planforge_types::{BuildSpec, Digest, EngineKey, Sku, Toolchain, ToolchainConstraint};
+use planforge_types::{
+    BuildSpec, Digest, EngineKey, Sku, Toolchain, ToolchainConstraint,
+    preparation::{PrepareAsk, PreparedFrom},
+};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// One combination of a request, before anything is decided about it.
@@ -35,6 +39,10 @@ pub(super) struct Asked {
     pub falls_back: bool,
     /// Those that cannot build it.
     pub tried: Vec<Tried>,
+    /// For a prepare job: what the model is to become.
+    pub prepare: Option<PrepareAsk>,
+    /// For others: where the model comes from, or will.
+    pub from: Option<PreparedFrom>,
 }
 
 /// The plan that a benchmark measures.
@@ -50,7 +58,16 @@ pub(super) struct Existing {
 impl Asked {
     /// The kind of job that builds it.
     pub fn makes(&self) -> JobKind {
-        if self.compile_only { JobKind::Compile } else { JobKind::Build }
+        match self.prepare {
+            Some(_) => JobKind::Prepare,
+            None if self.compile_only => JobKind::Compile,
+            None => JobKind::Build,
+        }
+    }
+
+    /// Whether its model is still to be prepared.
+    pub fn is_open(&self) -> bool {
+        self.from.as_ref().is_some_and(|from| from.document.is_none())
     }
 
     /// What a job that waits asked for; `None` when its record makes no sense.
@@ -80,32 +97,53 @@ impl Asked {
             existing,
             canary: job.canary.clone(),
             compile_only: job.kind == JobKind::Compile,
-            falls_back: !job.prepares() && job.wants.iter().all(|want| !want.no_fallback),
+            falls_back: !job.prepares() && job.prepare.is_none() && job.wants.iter().all(|want| !want.no_fallback),
             tried: job.tried.clone(),
+            prepare: job.prepare.as_deref().cloned(),
+            from: job.from.as_deref().cloned(),
         })
     }
 }
 
-/// Every combination of a request.
+/// What a request comes to, before anything is decided about it.
+pub(super) struct Expanded {
+    /// Models that are to be prepared, each in each way once.
+    pub prepares: Vec<Asked>,
+    /// Every combination of the request.
+    pub builds: Vec<Asked>,
+}
+
+impl Expanded {
+    pub fn len(&self) -> usize {
+        self.prepares.len() + self.builds.len()
+    }
+}
+
+/// What a request comes to. A model that is to be prepared first is still the one that it is made from.
 ///
 /// # Errors
-/// When there are none or too many.
-pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
-    let count = match &submit.what {
+/// When that is nothing, or too much.
+pub(super) fn expand(submit: &Submit) -> Result<Expanded, ApiError> {
+    let builds = match &submit.what {
         SubmitWhat::Build { models, specs, constraints } => {
             models.len().saturating_mul(submit.skus.len()).saturating_mul(specs.len()).saturating_mul(constraints.len())
         }
         SubmitWhat::Benchmark(_) => submit.skus.len(),
     };
+    let prepares = match &submit.what {
+        SubmitWhat::Build { models, specs, .. } => preparation::of_request(models, specs, submit),
+        SubmitWhat::Benchmark(_) => Vec::new(),
+    };
+    let count = builds.saturating_add(prepares.len());
     if count == 0 || count > JOBS_PER_REQUEST_MAX {
         let message = format!("the request comes to {count} jobs; it must be 1 to {JOBS_PER_REQUEST_MAX}");
         return Err(ApiError::new(ErrorCode::InvalidArgument, message));
     }
-    let mut asked = Vec::with_capacity(count);
-    let one = |model: &Model, sku: &Sku, spec: &BuildSpec, constraint: &(String, ToolchainConstraint)| Asked {
+    let mut asked = Vec::with_capacity(builds);
+    let as_it_is = |model: &Model, sku: &Sku, spec: &SpecAsk, constraint: &(String, ToolchainConstraint)| Asked {
         model: model.clone(),
         sku: sku.clone(),
-        spec: spec.clone(),
+        spec: spec.spec.clone(),
         constraint: constraint.0.clone(),
         matches: constraint.1.clone(),
         force: submit.force,
@@ -119,6 +157,11 @@ pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
         // What is made ready elsewhere is made ready for one toolchain.
         falls_back: !submit.no_fallback && constraint.0.is_empty() && (!submit.compile_only || sku.is_cpu()),
         tried: Vec::new(),
+        prepare: None,
+        from: None,
+    };
+    let one = |model: &Model, sku: &Sku, spec: &SpecAsk, constraint: &(String, ToolchainConstraint)| {
+        preparation::with_origin(as_it_is(model, sku, spec, constraint), spec.prepare.as_ref(), submit)
     };
     match &submit.what {
         SubmitWhat::Build { models, specs, constraints } => {
@@ -132,6 +175,7 @@ pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
         }
         SubmitWhat::Benchmark(engine) => {
             let any = (String::new(), ToolchainConstraint::default());
+            let spec = SpecAsk { spec: engine.spec.clone(), prepare: None };
             for sku in &submit.skus {
                 let existing = Existing {
                     plan: engine.plan.clone(),
@@ -142,10 +186,11 @@ pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
                 asked.push(Asked {
                     existing: Some(existing),
                     falls_back: false,
-                    ..one(&engine.model, sku, &engine.spec, &any)
+                    from: engine.from.as_deref().cloned(),
+                    ..as_it_is(&engine.model, sku, &spec, &any)
                 });
             }
         }
     }
-    Ok(asked)
+    Ok(Expanded { prepares, builds: asked })
 }

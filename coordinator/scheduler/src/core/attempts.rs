@@ -296,6 +296,10 @@ impl State {
             self.take_prepared(id, agent, finished, now, effects);
             return String::new();
         }
+        if job.kind == JobKind::Prepare {
+            self.take_made(id, agent, finished, now, effects);
+            return String::new();
+        }
         let FinishedIn { plan, report, log, accurate, artifacts, cache, .. } = finished;
         // What an agent measured although nobody asked is nobody's measurement.
         let report = report.filter(|_| job.kind != JobKind::Compile);
@@ -359,6 +363,7 @@ impl State {
                 simulated: report.as_ref().is_some_and(|report| report.simulated),
                 project: job.project().to_owned(),
                 unmeasured,
+                from: job.from.clone(),
             })));
         }
         for want in &job.wants {

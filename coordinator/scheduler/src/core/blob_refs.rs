@@ -74,6 +74,11 @@ impl Job {
         named.extend(self.given().map(|digest| (digest, given)));
         named.extend(self.report.map(|report| (report, Hold::default())));
         named.extend(self.prepared.map(|prepared| (prepared.digest, Hold::of_record(prepared.size_bytes))));
+        if let Some(made) = &self.made {
+            named.extend(made.model.files.iter().map(|file| (file.digest, Hold::of_record(file.size_bytes))));
+            named.push((made.document, Hold::default()));
+        }
+        named.extend(self.from.as_ref().and_then(|from| from.document).map(|document| (document, Hold::default())));
         if let Some(plan) = &self.plan {
             named.push((plan.digest, Hold::of_record(plan.size_bytes)));
             named.extend(plan.card.map(|card| (card, Hold::default())));
@@ -86,7 +91,8 @@ impl Job {
 
     /// Files that it was given beside the model.
     pub fn given(&self) -> impl Iterator<Item = Digest> {
-        [self.spec.calibration, self.eval].into_iter().flatten().chain(self.measure.files())
+        let prepare = self.prepare.iter().flat_map(|ask| ask.files());
+        [self.spec.calibration, self.eval].into_iter().flatten().chain(self.measure.files()).chain(prepare)
     }
 
     /// Projects that asked for it.

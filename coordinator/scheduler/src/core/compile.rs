@@ -1,4 +1,4 @@
-//! Compile jobs: what an engine takes short of its measurement, or of its device.
+//! Compile jobs: what an engine takes short of its measurement, or of its device; and what keeps a host's cores busy.
 //!
 //! | for | it makes | where |
 //! |---|---|---|
@@ -8,8 +8,8 @@
 //! What was prepared is given to every build that needs the job; the build then times, decides and makes the engine. It is
 //! found there by what it was compiled from, so that a build takes of it only what is exactly its own.
 //!
-//! Invariant: an agent holds a compile job beside no other job. It keeps the host's cores busy, which would show in
-//! whatever is measured there meanwhile.
+//! Invariant: an agent holds a compile job, or a prepare job, beside no other job. It keeps the host's cores busy, which would
+//! show in whatever is measured there meanwhile.
 
 use super::{
     effects::Effects,
@@ -19,17 +19,27 @@ use super::{
     state::{FinishedIn, Now, State},
 };
 use planforge_proto::{ApiError, ErrorCode, protocol};
-use planforge_types::{FailureClass, Sku, Toolchain};
+use planforge_types::{FailureClass, Sku, Toolchain, preparation::PREPARER};
 
 /// Versions on which what is prepared rests; a host without the device has none of the others.
 const DECISIVE: [&str; 1] = ["cuda"];
 /// In the place of a SKU, where a job runs on whatever its agent has.
-const ANYWHERE: &str = "anywhere";
+pub(super) const ANYWHERE: &str = "anywhere";
 
 impl Job {
     /// Whether it makes things ready for a device that is elsewhere.
     pub fn prepares(&self) -> bool {
         self.kind == JobKind::Compile && !self.sku.is_cpu()
+    }
+
+    /// Whether its model is still to be prepared.
+    pub fn is_open(&self) -> bool {
+        self.from.as_ref().is_some_and(|from| from.document.is_none())
+    }
+
+    /// Whether it keeps all of its host's cores busy, and measures nothing.
+    pub fn fills_its_host(&self) -> bool {
+        matches!(self.kind, JobKind::Compile | JobKind::Prepare)
     }
 
     /// Whether an engine comes of it.
@@ -39,8 +49,11 @@ impl Job {
 }
 
 impl Target {
-    /// Where things are prepared for engines of this toolchain.
+    /// Where things are prepared for engines of this toolchain, or models are.
     pub fn preparing(toolchain: &Toolchain) -> Option<Self> {
+        if toolchain.backend == PREPARER {
+            return Some(Self { sku: ANYWHERE.parse::<Sku>().ok()?, toolchain: toolchain.clone() });
+        }
         let known = |name: &&str| Some(((*name).to_owned(), toolchain.components.get(*name)?.clone()));
         let components = DECISIVE.iter().map(known).collect::<Option<_>>()?;
         let toolchain =
@@ -65,9 +78,9 @@ impl State {
     pub(super) fn may_be_beside(&self, id: &JobId, device: &DeviceKey) -> bool {
         let Some(job) = self.jobs.get(id) else { return false };
         let mut others = self.busy_of(&device.agent).filter(|(other, _)| *other != device);
-        match job.kind {
-            JobKind::Compile => self.knows_compile(&device.agent) && others.next().is_none(),
-            _ => !others.any(|(_, other)| self.jobs.get(other).is_some_and(|job| job.kind == JobKind::Compile)),
+        match job.fills_its_host() {
+            true => self.knows_compile(&device.agent) && others.next().is_none(),
+            false => !others.any(|(_, other)| self.jobs.get(other).is_some_and(|job| job.fills_its_host())),
         }
     }
 
@@ -84,16 +97,21 @@ impl State {
             JobKind::Compile => {
                 "waits until nothing else runs on a host that can compile it: what is measured there would show it"
             }
-            _ => "waits for a compile job on its host to end: nothing is measured beside one",
+            JobKind::Prepare => {
+                "waits until nothing else runs on a host that can prepare it: what is measured there would show it"
+            }
+            _ => {
+                "waits for a compile job, or one that prepares a model, on its host to end: nothing is measured beside one"
+            }
         })
     }
 
     /// What of an agent's jobs may not run side by side, in words.
     pub(super) fn crowded(&self, agent: &str) -> Option<String> {
         let held: Vec<JobId> = self.busy_of(agent).map(|(_, id)| id.clone()).collect();
-        let compiles = |id: &&JobId| self.jobs.get(*id).is_some_and(|job| job.kind == JobKind::Compile);
+        let compiles = |id: &&JobId| self.jobs.get(*id).is_some_and(|job| job.fills_its_host());
         let compile = held.iter().find(compiles).filter(|_| held.len() > 1)?;
-        Some(format!("agent {agent} holds {} at once, of which {compile} compiles", named(&held)))
+        Some(format!("agent {agent} holds {} at once, of which {compile} compiles or prepares", named(&held)))
     }
 
     /// An agent of before protocol 3 would refuse the kind.
@@ -162,6 +180,7 @@ impl State {
     pub(super) fn give_prepared(&mut self, id: &JobId, prepared: &Prepared) {
         if let Some(job) = self.job_mut(id)
             && job.makes_engine()
+            && !job.is_open()
             && (&job.sku, &job.model.digest) == (&prepared.sku, &prepared.model)
         {
             job.prepared = Some(prepared.files);

@@ -137,10 +137,11 @@ impl State {
         let kind = asked.makes();
         let detail = named(&asked.tried);
         // For people, until it is decided.
-        let likely = self.resolve(&asked.sku, &asked.matches, &asked.spec, &asked.tried).ok();
+        let likely = self.likely_toolchain(&asked);
         let next = Job {
             kind,
-            toolchain: likely.map(|resolved| resolved.toolchain),
+            toolchain: likely,
+            from: asked.from.map(Box::new),
             // It waits for nobody but for what is to be decided about it: see `State::new`.
             state: JobState::Blocked,
             wants: wants.to_vec(),

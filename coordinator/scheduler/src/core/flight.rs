@@ -9,6 +9,8 @@ pub(super) enum Flight {
     /// An engine comes of it.
     Build(EngineKey),
     /// It is made ready for a device elsewhere.
+    Ahead(EngineKey),
+    /// A model comes of it.
     Prepare(EngineKey),
     Measure {
         plan: Digest,
@@ -21,7 +23,8 @@ impl Flight {
     /// Of a job that measures nothing that is there already.
     pub fn of_key(kind: JobKind, sku: &Sku, key: EngineKey) -> Self {
         match kind {
-            JobKind::Compile if !sku.is_cpu() => Self::Prepare(key),
+            JobKind::Compile if !sku.is_cpu() => Self::Ahead(key),
+            JobKind::Prepare => Self::Prepare(key),
             _ => Self::Build(key),
         }
     }
@@ -34,7 +37,9 @@ pub(super) fn flight_of(job: &Job) -> Option<Flight> {
         return None;
     }
     match job.kind {
-        JobKind::Build | JobKind::Compile => job.key.map(|key| Flight::of_key(job.kind, &job.sku, key)),
+        JobKind::Build | JobKind::Compile | JobKind::Prepare => {
+            job.key.map(|key| Flight::of_key(job.kind, &job.sku, key))
+        }
         JobKind::Benchmark => {
             let plan = job.plan.as_ref()?;
             Some(Flight::Measure { plan: plan.digest, sku: job.sku.clone(), covered: job.covered() })

@@ -1,7 +1,7 @@
 //! What a submission would come to: judged as a submission is, with nothing changed.
 
 use super::{
-    ask::{Asked, expand},
+    ask::{Asked, Expanded, expand},
     fallback,
     flight::Flight,
     graph::named,
@@ -10,7 +10,7 @@ use super::{
     state::{State, Submit},
 };
 use planforge_proto::ApiError;
-use planforge_types::{BuildSpec, Digest, EngineKey, Sku, Toolchain};
+use planforge_types::{BuildSpec, Digest, EngineKey, Sku, Toolchain, preparation::PrepareAsk};
 use std::collections::BTreeSet;
 
 /// One combination, and what a submission of it would come to.
@@ -56,8 +56,8 @@ impl State {
         if let Some(missing) = submit.missing_plans.as_ref().filter(|missing| !missing.is_empty()) {
             self.known.lost(missing.iter());
         }
-        let asked = expand(&submit)?;
-        let (mut combinations, mut plans) = (Vec::with_capacity(asked.len()), BTreeSet::new());
+        let Expanded { prepares, mut builds } = expand(&submit)?;
+        let (mut combinations, mut plans) = (Vec::with_capacity(prepares.len() + builds.len()), BTreeSet::new());
         let mut refusals: Vec<ApiError> = Vec::new();
         let mut first = BTreeSet::new();
         let (mut runs, mut wants_bytes) = (0, false);
@@ -72,11 +72,18 @@ impl State {
                     hint: error.hint.clone(),
                     ..unjudged(one)
                 };
-                let combinations = asked.iter().map(refused).collect();
+                let combinations = prepares.iter().chain(&builds).map(refused).collect();
                 return Ok(Foresight::Told { combinations, missing: Vec::new(), refusal: Some(error) });
             }
         };
-        for one in &asked {
+        // What is built from a model that was prepared before is told as it would be built.
+        for one in &prepares {
+            if let (true, Ok(Verdict::Made { record, .. })) = (waits.is_empty(), self.judge(one, &submit.lookup)) {
+                let waiting = builds.iter_mut().filter(|build| build.is_of(one));
+                waiting.for_each(|build| build.take_made(&record.made));
+            }
+        }
+        for one in prepares.iter().chain(&builds) {
             let mut told = unjudged(one);
             if submit.unseen {
                 told.would = "upload";
@@ -94,7 +101,18 @@ impl State {
                     told.job = waits.first().cloned();
                     (runs, wants_bytes) = (runs + 1, true);
                 }
+                Ok(verdict) if one.is_open() && (submit.wait_for_device || !matches!(verdict, Verdict::Wait(_))) => {
+                    told.would = "block";
+                    told.detail = "decided once its model is prepared".into();
+                    (runs, wants_bytes) = (runs + 1, true);
+                }
                 Ok(Verdict::Ask(key)) => drop(keys.insert(key)),
+                Ok(Verdict::Made { chosen, record }) => {
+                    plans.extend(record.made.model.files.iter().map(|file| file.digest));
+                    told.would = "answer";
+                    told.detail = format!("job {} prepared it", record.job);
+                    told.settle(chosen);
+                }
                 Err(error) => {
                     (told.would, told.detail, told.hint) = ("refuse", error.message.clone(), error.hint.clone());
                     refusals.push(error);
@@ -147,6 +165,7 @@ impl State {
                         JobKind::Build => "build",
                         JobKind::Benchmark => "measure",
                         JobKind::Compile => "compile",
+                        JobKind::Prepare => "prepare",
                     };
                     told.detail = match (&behind, repeats) {
                         (_, true) => "another combination of this request does the same".into(),
@@ -155,6 +174,9 @@ impl State {
                             "made ready without the device; a build that needs it times and decides there".into()
                         }
                         (None, _) if kind == JobKind::Compile => "built and verified, not measured".into(),
+                        (None, _) if kind == JobKind::Prepare => {
+                            one.prepare.as_ref().map(PrepareAsk::words).unwrap_or_default()
+                        }
                         (None, _) => self.prospect(&one.sku, &chosen.toolchain),
                     };
                     let parts = [fallback::named(&chosen.tried), std::mem::take(&mut told.detail)];

@@ -32,7 +32,12 @@ impl State {
     pub(super) fn forget(&mut self, forget: Forget, now: Now, effects: &mut Effects) {
         // A job that lives was never found as one that ended; ids are given once.
         let ended = forget.jobs.into_iter().filter(|job| job.state.is_terminal() && !self.jobs.contains_key(&job.id));
-        effects.changes.extend(ended.map(|job| Change::ForgetJob(Box::new(job))));
+        let ended: Vec<Job> = ended.collect();
+        // What it prepared goes with it.
+        for key in ended.iter().filter(|job| job.made.is_some()).filter_map(|job| job.key) {
+            self.known.preparation_forgotten(key);
+        }
+        effects.changes.extend(ended.into_iter().map(|job| Change::ForgetJob(Box::new(job))));
         effects.changes.extend(forget.requests.into_iter().map(Change::ForgetRequest));
         let given = if forget.held.is_empty() { BTreeSet::new() } else { self.given_to_jobs() };
         let before_ms = forget.held_before_ms;
@@ -49,7 +54,7 @@ impl State {
         effects.changes.extend(forget.reports.into_iter().map(Change::ForgetReport));
         let measured = self.flights.keys().filter_map(|flight| match flight {
             Flight::Measure { plan, .. } => Some(*plan),
-            Flight::Build(_) | Flight::Prepare(_) => None,
+            Flight::Build(_) | Flight::Ahead(_) | Flight::Prepare(_) => None,
         });
         // Plans that live jobs measure, or that they are to take the place of.
         let needed: BTreeSet<Digest> = if forget.builds.is_empty() { BTreeSet::new() } else { measured.collect() };

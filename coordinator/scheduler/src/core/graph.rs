@@ -10,7 +10,7 @@ use super::{
     compile::Prepared,
     effects::{Effects, JobRef},
     known::Lookup,
-    model::{Change, Failure, Job, JobId, JobState},
+    model::{Change, Failure, Job, JobId, JobState, Made},
     state::{Need, Now, State, Submit},
 };
 use planforge_proto::{ApiError, ErrorCode};
@@ -28,6 +28,8 @@ pub(super) struct Woken {
     because: Option<Failure>,
     /// What it prepared for who needs it.
     prepared: Option<Prepared>,
+    /// The model that it made for who needs it.
+    made: Option<Made>,
 }
 
 impl State {
@@ -64,7 +66,7 @@ impl State {
         effects: &mut Effects,
     ) -> JobRef {
         // With what it would be built now, for people and for what is foretold; decided anew when it may run.
-        let likely = self.resolve(&asked.sku, &asked.matches, &asked.spec, &[]).ok().map(|resolved| resolved.toolchain);
+        let likely = self.likely_toolchain(&asked);
         self.enter(asked, id.clone(), submit, now, effects);
         if let Some(job) = self.job_mut(&id) {
             job.toolchain = job.toolchain.take().or(likely);
@@ -124,10 +126,11 @@ impl State {
     pub(super) fn wake_dependents(&mut self, ended: &Job, now: Now, effects: &mut Effects) {
         let because = (ended.state != JobState::Succeeded).then(|| skipped_by(ended));
         let prepared = Prepared::of(ended);
+        let made = ended.made.as_deref().filter(|_| ended.state == JobState::Succeeded).cloned();
         let waiting = self.dependents.remove(&ended.id).unwrap_or_default();
         self.woken.extend(waiting.into_iter().map(|waiting| {
-            let (ended, because, prepared) = (ended.id.clone(), because.clone(), prepared.clone());
-            Woken { waiting, ended, because, prepared }
+            let (ended, because, prepared, made) = (ended.id.clone(), because.clone(), prepared.clone(), made.clone());
+            Woken { waiting, ended, because, prepared, made }
         }));
         if std::mem::replace(&mut self.waking, true) {
             return;
@@ -139,25 +142,32 @@ impl State {
     }
 
     fn wake(&mut self, woken: Woken, now: Now, effects: &mut Effects) {
-        let Woken { waiting, ended, because, prepared } = woken;
+        let Woken { waiting, ended, because, prepared, made } = woken;
         if let Some(prepared) = &prepared {
             self.give_prepared(&waiting, prepared);
         }
+        if let Some(made) = &made {
+            self.give_made(&waiting, &ended, made);
+        }
         let Some(job) = self.job_mut(&waiting) else { return };
         job.needs.retain(|need| *need != ended);
+        // Before anything is decided: that may wait for a look into the store, and a restart must not forget it.
+        if prepared.is_some() || made.is_some() {
+            effects.changes.extend(self.jobs.get(&waiting).cloned().map(Change::Job));
+        }
+        let Some(job) = self.jobs.get(&waiting) else { return };
         match because.filter(|_| !job.recheck) {
             Some(failure) => {
                 self.end(&waiting, JobState::Skipped, Some(failure), "coordinator", "", now, effects);
             }
             None if job.needs.is_empty() => self.readmit(&waiting, "unblocked", &Lookup::default(), now, effects),
-            None if prepared.is_some() => effects.changes.extend(self.jobs.get(&waiting).cloned().map(Change::Job)),
             None => {}
         }
     }
 }
 
 /// Why a job is skipped that needs `ended`. The first cause is told all along a chain.
-fn skipped_by(ended: &Job) -> Failure {
+pub(super) fn skipped_by(ended: &Job) -> Failure {
     let again = "'planforge retry REQUEST' tries it and what it needs again";
     match &ended.failure {
         Some(cause) if ended.state == JobState::Skipped => cause.clone(),

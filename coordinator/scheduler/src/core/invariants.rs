@@ -118,6 +118,13 @@ fn check_job(state: &State, job: &Job, broken: &mut Vec<String>) {
     if job.prepares() && (job.plan.is_some() || job.key.is_some() && job.made_for.is_none()) {
         broken.push(format!("{id} prepares for a device that is not known, or has a plan"));
     }
+    if (job.kind == JobKind::Prepare) != job.prepare.is_some() || job.prepare.is_some() && job.plan.is_some() {
+        broken.push(format!("{id} is a {} job; what its model is to become: {:?}", job.kind.name(), job.prepare));
+    }
+    // Nothing is decided about what is built before its model is known.
+    if job.is_open() && (job.key.is_some() || job.state != JobState::Blocked) {
+        broken.push(format!("{id} is {} before its model is prepared", job.state.name()));
+    }
     if job.wants.is_empty() {
         broken.push(format!("nobody wants {id}"));
     }

@@ -5,7 +5,7 @@ use super::{
     fallback::{Tried, with_tried},
     flight::Flight,
     known::Lookup,
-    model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef, Refusal, Told},
+    model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef, PreparationRecord, Refusal, Told},
     queue::Target,
     resolve::{Resolved, Unresolved},
     state::State,
@@ -33,6 +33,8 @@ impl Chosen {
 pub(super) enum Verdict {
     /// A stored engine answers it.
     Answer { chosen: Chosen, engine: EngineRef, told: Told },
+    /// The model was prepared before.
+    Made { chosen: Chosen, record: PreparationRecord },
     /// It is known to fail.
     Fail { chosen: Chosen, failure: Failure },
     /// The same work is under way.
@@ -111,7 +113,13 @@ impl State {
 
     /// The best toolchain beside those that were tried, and what the engine would be called.
     fn choose(&self, asked: &Asked, tried: &[Tried]) -> Result<Chosen, Unresolved> {
-        let Resolved { toolchain, spec } = self.resolve(&asked.sku, &asked.matches, &asked.spec, tried)?;
+        if let Some(ask) = &asked.prepare {
+            let toolchain = self.preparer().map_err(Unresolved::NothingOffers)?;
+            let key = EngineKey::of_preparation(&asked.model.digest, &toolchain, ask);
+            return Ok(Chosen { key, toolchain, spec: asked.spec.clone(), tried: Vec::new() });
+        }
+        let Resolved { toolchain, spec } =
+            self.resolve(&asked.sku, &asked.matches, &asked.spec, tried, asked.from.as_ref())?;
         let target = Target { sku: asked.sku.clone(), toolchain: toolchain.clone() };
         if let Some(error) = self.unmeasurable(&target, &asked.covered.measure) {
             return Err(Unresolved::Never(error));
@@ -138,6 +146,19 @@ impl State {
     /// Decides about what is not known to fail.
     fn judge_stored(&self, asked: &Asked, chosen: Chosen, lookup: &Lookup) -> Verdict {
         let (key, makes) = (chosen.key, asked.makes());
+        if makes == JobKind::Prepare {
+            match self.known.preparation(&key, lookup) {
+                None => return Verdict::Ask(key),
+                Some(Some(record)) => return Verdict::Made { chosen, record: record.clone() },
+                Some(None) => {}
+            }
+            let flight = Flight::of_key(makes, &asked.sku, key);
+            let behind = match self.under_way(&flight) {
+                Some((other, false)) => return Verdict::Join(other),
+                ending => ending.map(|(other, _)| other),
+            };
+            return Verdict::Run { chosen, kind: makes, plan: None, replaces: None, behind };
+        }
         let Some(stored) = self.known.engine(&key, lookup) else { return Verdict::Ask(key) };
         let replaces = stored.map(|engine| engine.plan.digest).filter(|plan| asked.stale.contains(plan));
         // An engine chosen from fewer builds is no answer; what is built now takes its place.

@@ -6,9 +6,9 @@
 //! ([`super::Submitted::Ask`], [`super::Effects::asks`]); the look is taken after that change is durable.
 
 use super::{
-    ask::Asked,
+    ask::{Asked, Expanded, expand},
     effects::Effects,
-    model::{Covered, EngineRef, JobId, JobState, Refusal},
+    model::{Covered, EngineRef, JobId, JobState, PreparationRecord, Refusal},
     queue::Target,
     state::{Now, State, Submit},
 };
@@ -32,6 +32,8 @@ pub struct Stored {
     pub engine: Option<EngineRef>,
     /// It is known to fail.
     pub refusal: Option<Refusal>,
+    /// Of a prepare job's key.
+    pub preparation: Option<PreparationRecord>,
 }
 
 /// What the store had when somebody looked.
@@ -48,6 +50,7 @@ pub struct Lookup {
 struct Changed {
     engine: Option<EngineRef>,
     refusal: Option<Option<Refusal>>,
+    preparation: Option<PreparationRecord>,
     at: u64,
 }
 
@@ -87,6 +90,16 @@ impl Known {
         self.looked(key, lookup).map(|stored| stored.refusal.as_ref())
     }
 
+    /// What a model was prepared into, where its files are there; the outer `None`: somebody has to look.
+    pub fn preparation<'a>(&'a self, key: &EngineKey, lookup: &'a Lookup) -> Option<Option<&'a PreparationRecord>> {
+        let there =
+            |record: &&PreparationRecord| record.made.model.files.iter().all(|file| !self.gone.contains(&file.digest));
+        if let Some(record) = self.changed.get(key).and_then(|changed| changed.preparation.as_ref()) {
+            return Some(Some(record).filter(there));
+        }
+        self.looked(key, lookup).map(|stored| stored.preparation.as_ref().filter(there))
+    }
+
     fn looked<'a>(&self, key: &EngineKey, lookup: &'a Lookup) -> Option<&'a Stored> {
         let is_old = self.changed.get(key).is_some_and(|changed| changed.at > lookup.as_of);
         lookup.stored.get(key).filter(|_| !is_old)
@@ -120,6 +133,20 @@ impl Known {
     pub fn refused(&mut self, refusal: Refusal) {
         let key = refusal.key;
         self.change(key).refusal = Some(Some(refusal));
+    }
+
+    /// A model was prepared, which takes a refusal back, or a newer job came to what was prepared before.
+    pub fn prepared(&mut self, record: PreparationRecord) {
+        for file in &record.made.model.files {
+            self.gone.remove(&file.digest);
+        }
+        let changed = self.change(record.key);
+        (changed.preparation, changed.refusal) = (Some(record), Some(None));
+    }
+
+    /// The job that a prepared model was kept for is gone.
+    pub fn preparation_forgotten(&mut self, key: EngineKey) {
+        self.change(key).preparation = None;
     }
 
     /// A plan was measured.
@@ -195,9 +222,11 @@ impl State {
 
     /// Keys under which somebody has to look before the request is decided, and which changes that look will see.
     pub fn asks(&self, submit: &Submit) -> (BTreeSet<EngineKey>, u64) {
-        let asked = super::ask::expand(submit).unwrap_or_default();
+        let Ok(Expanded { prepares, builds }) = expand(submit) else { return (BTreeSet::new(), self.known.durable) };
         let open = |one: &&Asked| matches!(self.judge(one, &submit.lookup), Ok(super::judge::Verdict::Ask(_)));
-        (asked.iter().filter(open).flat_map(|one| self.keys_of(one)).collect(), self.known.durable)
+        // What a model is built under is not known before it is prepared.
+        let asked = prepares.iter().chain(builds.iter().filter(|one| !one.is_open()));
+        (asked.filter(open).flat_map(|one| self.keys_of(one)).collect(), self.known.durable)
     }
 
     /// Lets a job wait until somebody has looked under its key.
@@ -275,7 +304,7 @@ mod tests {
     }
 
     fn lookup(key: EngineKey, plan: Option<&str>, as_of: u64) -> Lookup {
-        Lookup { stored: BTreeMap::from([(key, Stored { engine: plan.map(engine), refusal: None })]), as_of }
+        Lookup { stored: BTreeMap::from([(key, Stored { engine: plan.map(engine), ..Stored::default() })]), as_of }
     }
 
     #[test]

@@ -28,6 +28,7 @@
 //! | `cancel` | withdrawal of requests |
 //! | `compile` | jobs that measure nothing, or need no device, and what they leave to those that do |
 //! | `flight` | work in flight by name, so that the same is not done twice |
+//! | `preparation` | models of other number types, made by jobs, and the builds that wait for them |
 //! | `caches` | timing and tactic caches: what a build begins with, whose result is kept |
 //! | `pins` | who wants which plan kept |
 //! | `priority` | how urgent jobs are that wait already |
@@ -68,6 +69,7 @@ pub mod model;
 mod pauses;
 mod pins;
 mod plugins;
+mod preparation;
 mod priority;
 mod projects;
 mod queue;
@@ -92,17 +94,18 @@ pub use forget::Forget;
 pub use known::{Lookup, Stored};
 pub use model::{
     Agent, ArtifactRef, Attempt, CacheRecord, CacheRef, Canary, Change, Covered, Device, Engine, EngineRef, Event,
-    Failure, Job, JobId, JobKind, JobState, JoinedBy, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal,
-    Report, RequestRecord, TokenRecord, Told, Want,
+    Failure, Job, JobId, JobKind, JobState, JoinedBy, Made, Model, ModelFile, Outcome, PlanRef, PluginRecord,
+    PreparationRecord, Refusal, Report, RequestRecord, TokenRecord, Told, Want,
 };
 pub use pauses::{PauseId, PauseRecord, PausedKind, Window};
 pub use pins::{PinId, PinRecord};
+pub use preparation::Preparing;
 pub use priority::Prioritize;
 pub use projects::{ProjectRecord, ProjectView, SHARE_MAX};
 pub use shares::{ShareRecord, Shared};
 pub use state::{
     CacheUpdate, Cancel, CoreConfig, FinishedIn, FinishedOutcome, HelloIn, Input, LeaseRef, Need, Now, ReportIn,
-    SessionId, Snapshot, State, Submit, SubmitWhat,
+    SessionId, Snapshot, SpecAsk, State, Submit, SubmitWhat,
 };
 pub use submit::{JOBS_PER_REQUEST_MAX, repeat};
 pub use waiting::{Eta, Lookout, Outlook};

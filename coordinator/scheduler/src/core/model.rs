@@ -10,7 +10,9 @@ use super::{
     projects::ProjectRecord,
 };
 use planforge_types::{
-    BuildSpec, Digest, EngineKey, FailureClass, Lack, Reason, Sku, Toolchain, TraceContext, order::MeasureAsk,
+    BuildSpec, Digest, EngineKey, FailureClass, Lack, Reason, Sku, Toolchain, TraceContext,
+    order::MeasureAsk,
+    preparation::{PrepareAsk, PreparedFrom},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -66,6 +68,8 @@ pub enum JobKind {
     Benchmark,
     /// Compile without measuring, or without the device: see `compile`.
     Compile,
+    /// Make a model of other number types: see `preparation`.
+    Prepare,
 }
 
 impl JobKind {
@@ -74,6 +78,7 @@ impl JobKind {
             Self::Build => "build",
             Self::Benchmark => "benchmark",
             Self::Compile => "compile",
+            Self::Prepare => "prepare",
         }
     }
 }
@@ -294,6 +299,23 @@ pub struct Canary {
     pub slower_percent: f64,
 }
 
+/// What a prepare job made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    pub model: Model,
+    /// What became of which layer, and why.
+    pub document: Digest,
+}
+
+/// A model that was prepared, by the key of how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreparationRecord {
+    pub key: EngineKey,
+    /// The newest that came to it: the record is kept as long as that is.
+    pub job: JobId,
+    pub made: Made,
+}
+
 /// A job with everything that was decided about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -366,6 +388,16 @@ pub struct Job {
     /// What a compile job prepared for a device elsewhere; of a build, what a job that it needed prepared for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared: Option<CacheRef>,
+    /// Of a prepare job: what its model is to become.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare: Option<Box<PrepareAsk>>,
+    /// Of a prepare job that succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Box<Made>>,
+    /// Of others: where the model comes from, if a prepare job made it. Before that has, the model is the one that it is
+    /// made from, and nothing is decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Box<PreparedFrom>>,
     /// It succeeds only where its engine is shown to be not slower than another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
@@ -426,6 +458,9 @@ impl Job {
             accurate: false,
             cancelling: None,
             prepared: None,
+            prepare: None,
+            made: None,
+            from: None,
             canary: None,
             made_for: None,
             fallback: None,
@@ -552,6 +587,9 @@ pub struct Engine {
     /// A compile job made it, which measures nothing. It is measured once there is a report of its plan.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unmeasured: bool,
+    /// Where its model comes from, if a prepare job made that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Box<PreparedFrom>>,
 }
 
 impl Engine {
@@ -707,6 +745,8 @@ pub enum Change {
     },
     Refusal(Refusal),
     ForgetRefusal(EngineKey),
+    /// In place of what the key had before.
+    Preparation(Box<PreparationRecord>),
     Cache(Box<CacheRecord>),
     Plugin(PluginRecord),
     Project(ProjectRecord),

@@ -1,7 +1,9 @@
 //! From what is asked for to one exact toolchain and spec, and the refusal when nothing known could run it.
 
 use super::{
+    ask::Asked,
     fallback::{Tried, named},
+    preparation,
     queue::Target,
     state::State,
 };
@@ -10,6 +12,7 @@ use planforge_tensorrt_rules::{Refusal, hardware::Board, preflight};
 use planforge_types::{
     BuildSpec, Sku, Toolchain, ToolchainConstraint,
     fingerprint::{DeviceFingerprint, GpuFacts},
+    preparation::PreparedFrom,
     resolve::{ResolveError, resolve_spec, resolve_toolchain},
     toolchain::compare_versions,
 };
@@ -42,6 +45,7 @@ impl State {
         constraint: &ToolchainConstraint,
         spec: &BuildSpec,
         tried: &[Tried],
+        from: Option<&PreparedFrom>,
     ) -> Result<Resolved, Unresolved> {
         let offers: Vec<Toolchain> =
             self.offers.keys().filter(|target| target.sku == *sku).map(|target| target.toolchain.clone()).collect();
@@ -70,6 +74,9 @@ impl State {
                 "ask for one of the listed toolchains, start an agent that has it, or wait with --wait-for-device",
             ))
         })?;
+        if let Some(from) = from {
+            spec.precision = preparation::told_precision(&toolchain, from, spec.precision);
+        }
         let target = Target { sku: sku.clone(), toolchain: toolchain.clone() };
         let devices = self.offers.get(&target).into_iter().flatten();
         let threads: Vec<u32> = devices.filter_map(|key| self.device(key)).map(|device| device.threads).collect();
@@ -90,6 +97,15 @@ impl State {
             return Err(Unresolved::Never(ApiError::new(ErrorCode::Refused, message).with_hint(hint)));
         }
         Ok(Resolved { toolchain, spec })
+    }
+
+    /// With what it would be made now, for people and for what is foretold.
+    pub(super) fn likely_toolchain(&self, asked: &Asked) -> Option<Toolchain> {
+        if asked.prepare.is_some() {
+            return self.preparer().ok();
+        }
+        let resolved = self.resolve(&asked.sku, &asked.matches, &asked.spec, &asked.tried, asked.from.as_ref());
+        resolved.ok().map(|resolved| resolved.toolchain)
     }
 
     /// What is known of the GPUs of this kind; `None` for processors, and where nobody tells.

@@ -12,16 +12,19 @@ use super::{
     known::{Known, Lookup},
     model::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Canary, Change, Covered, Device, Engine, Event, Failure, Job, JobId,
-        JobState, JoinedBy, Model, Outcome, PlanRef, PluginRecord, Report, RequestRecord,
+        JobState, JoinedBy, Made, Model, Outcome, PlanRef, PluginRecord, Report, RequestRecord,
     },
     pauses::{PauseId, PauseRecord},
+    preparation::Preparing,
     projects::ProjectRecord,
     queue::{DeviceKey, Queue, Target},
 };
 use planforge_forecast::Forecaster;
 use planforge_proto::ApiError;
 use planforge_types::auth::Actor;
-use planforge_types::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, TraceContext, order::MeasureAsk};
+use planforge_types::{
+    BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, TraceContext, order::MeasureAsk, preparation::PrepareAsk,
+};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -110,7 +113,8 @@ pub struct Submit {
     pub compile_only: bool,
     /// Where no toolchain is named and the best cannot build a model, no other is asked.
     pub no_fallback: bool,
-    /// Jobs that must succeed before any of the request's.
+    /// Jobs that must succeed before any of the request's. One that prepares what the request wants prepared is taken for
+    /// that.
     pub needs: Vec<Need>,
     /// Blobs the request names that are not in the blob store.
     pub missing: Vec<Digest>,
@@ -140,11 +144,25 @@ pub struct Need {
     pub ended: Option<JobState>,
     /// What it prepared for builds that need it.
     pub prepared: Option<Prepared>,
+    /// Of a prepare job.
+    pub prepares: Option<Preparing>,
+}
+
+/// A spec, and how models are prepared before they are built by it.
+#[derive(Clone, Debug)]
+pub struct SpecAsk {
+    pub spec: BuildSpec,
+    pub prepare: Option<PrepareAsk>,
 }
 
 #[derive(Clone, Debug)]
 pub enum SubmitWhat {
-    Build { models: Vec<Model>, specs: Vec<BuildSpec>, constraints: Vec<(String, ToolchainConstraint)> },
+    /// Without SKUs or specs, models are only prepared.
+    Build {
+        models: Vec<Model>,
+        specs: Vec<SpecAsk>,
+        constraints: Vec<(String, ToolchainConstraint)>,
+    },
     Benchmark(Box<Engine>),
 }
 
@@ -190,6 +208,8 @@ pub struct FinishedIn {
     pub suspects_cache: bool,
     /// What a compile job prepared for a device elsewhere.
     pub prepared: Option<CacheRef>,
+    /// What a prepare job made.
+    pub made: Option<Made>,
 }
 
 /// What a finished build learnt, to be published in the transaction that takes the build.

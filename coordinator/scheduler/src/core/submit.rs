@@ -1,11 +1,11 @@
 //! Requests: admission, merging, answers from the store.
 
 use super::{
-    ask::{Asked, expand},
+    ask::{Asked, Expanded, expand},
     effects::{Effects, JobRef, Submitted},
     judge::Verdict,
     known::Lookup,
-    model::{CacheRef, Change, Failure, Job, JobId, JobKind, JobState, RequestRecord, Want},
+    model::{CacheRef, Change, Failure, Job, JobId, JobKind, JobState, PreparationRecord, RequestRecord, Want},
     state::{Now, State, Submit},
 };
 use planforge_proto::{ApiError, ErrorCode};
@@ -30,18 +30,34 @@ impl State {
         let Some(waits) = self.unmet(&submit.needs)? else {
             return Ok(Submitted::Needs { submit: Box::new(submit) });
         };
-        let asked = expand(&submit)?;
-        if asked.len() > submit.ids.len() {
+        let expanded = expand(&submit)?;
+        let combinations = expanded.len();
+        if combinations > submit.ids.len() {
             return Err(ApiError::new(ErrorCode::Internal, "fewer ids than jobs came with the request"));
         }
+        let Expanded { prepares, mut builds } = expanded;
         let mut runs = 0;
         let mut refused = Vec::new();
         let (mut plans, mut keys) = (BTreeSet::new(), BTreeSet::new());
-        for one in &asked {
+        for one in &prepares {
+            match self.judge(one, &submit.lookup)? {
+                Verdict::Wait(error) if !submit.wait_for_device => refused.push(error),
+                _ if !waits.is_empty() => runs += 1,
+                Verdict::Ask(key) => drop(keys.insert(key)),
+                // What is built from it is decided about as it is built.
+                Verdict::Made { record, .. } => {
+                    plans.extend(record.made.model.files.iter().map(|file| file.digest));
+                    builds.iter_mut().filter(|build| build.is_of(one)).for_each(|build| build.take_made(&record.made));
+                }
+                Verdict::Run { .. } | Verdict::Wait(_) => runs += 1,
+                _ => {}
+            }
+        }
+        for one in &builds {
             match self.judge(one, &submit.lookup) {
                 Ok(Verdict::Wait(error)) if !submit.wait_for_device => refused.push(error),
                 // Nothing is decided about it before what it needs has ended.
-                Ok(_) if !waits.is_empty() => runs += 1,
+                Ok(_) if !waits.is_empty() || one.is_open() => runs += 1,
                 Ok(Verdict::Ask(key)) => drop(keys.insert(key)),
                 Ok(Verdict::Answer { engine, .. }) => drop(plans.insert(engine.plan.digest)),
                 Ok(Verdict::Run { plan, .. }) => {
@@ -54,7 +70,7 @@ impl State {
             }
         }
         if !refused.is_empty() {
-            return Err(refusal_of_all(refused, asked.len()));
+            return Err(refusal_of_all(refused, combinations));
         }
         // Whoever only names a digest hears nothing of engines that others have of it.
         if submit.unseen {
@@ -74,8 +90,16 @@ impl State {
             return Ok(Submitted::Missing(submit.missing));
         }
         self.admission(&submit.project, runs)?;
-        let mut jobs = Vec::with_capacity(asked.len());
-        for (one, id) in asked.into_iter().zip(&submit.ids) {
+        let ids = &submit.ids[prepares.len()..];
+        let (mut jobs, failed) = self.admit_prepares(prepares, &mut builds, &submit, &waits, now, effects)?;
+        for (one, id) in builds.into_iter().zip(ids) {
+            let awaited = one.from.as_ref().filter(|_| one.is_open()).map(|from| JobId::from(from.job.as_str()));
+            if let Some(ended) = failed.iter().find(|job| awaited.as_ref() == Some(&job.id)) {
+                jobs.push(self.admit_skipped(one, id.clone(), &submit, ended, now, effects));
+                continue;
+            }
+            let mut waits = waits.clone();
+            waits.extend(awaited.filter(|job| !submit.needs.iter().any(|need| need.job == *job)));
             if !waits.is_empty() {
                 jobs.push(self.admit_blocked(one, id.clone(), &submit, &waits, now, effects));
                 continue;
@@ -110,7 +134,7 @@ impl State {
         self.jobs.get(id).map_or_else(|| JobRef::Stored(id.clone()), |job| JobRef::Live(job.clone()))
     }
 
-    fn admit(
+    pub(super) fn admit(
         &mut self,
         asked: Asked,
         verdict: Verdict,
@@ -135,6 +159,10 @@ impl State {
     pub(super) fn enter(&mut self, asked: Asked, id: JobId, submit: &Submit, now: Now, effects: &mut Effects) {
         let want = submit.want(&asked);
         let project = want.project.clone();
+        let is_open = asked.is_open();
+        let mut needed: Vec<JobId> = submit.needs.iter().map(|need| need.job.clone()).collect();
+        let prepared_by = asked.from.as_ref().filter(|from| !from.job.is_empty());
+        needed.extend(prepared_by.map(|from| JobId::from(from.job.as_str())).filter(|job| !needed.contains(job)));
         let job = Job {
             kind: match asked.existing {
                 Some(_) => JobKind::Benchmark,
@@ -145,7 +173,8 @@ impl State {
             constraint: asked.constraint,
             toolchain: asked.existing.as_ref().map(|existing| existing.toolchain.clone()),
             force: asked.force,
-            follow_toolchain: submit.follow_toolchain,
+            // What a preparer is called in another release is nothing that anybody asked for.
+            follow_toolchain: submit.follow_toolchain || asked.prepare.is_some(),
             wait_for_device: submit.wait_for_device,
             allow_inaccurate: asked.allow_inaccurate,
             eval: asked.covered.eval,
@@ -153,8 +182,10 @@ impl State {
             measure: asked.covered.measure,
             built_for: asked.existing.as_ref().map(|existing| existing.built_for.clone()),
             plan: asked.existing.map(|existing| existing.plan),
-            needed: submit.needs.iter().map(|need| need.job.clone()).collect(),
-            prepared: submit.prepared_for(&asked.model.digest, &asked.sku),
+            needed,
+            prepared: submit.prepared_for(&asked.model.digest, &asked.sku).filter(|_| !is_open),
+            prepare: asked.prepare.map(Box::new),
+            from: asked.from.map(Box::new),
             canary: asked.canary,
             trace: submit.trace,
             ..Job::queued(id.clone(), asked.model, asked.sku, asked.spec, want, now.wall_ms)
@@ -222,6 +253,17 @@ impl State {
                 }
                 self.counters.answered += 1;
                 self.end(id, JobState::Succeeded, None, actor, "answered from the store", now, effects);
+            }
+            Verdict::Made { chosen, record } => {
+                let record = PreparationRecord { job: id.clone(), ..record };
+                if let Some(job) = self.job_mut(id) {
+                    chosen.onto(job);
+                    job.cached = true;
+                    job.recheck = false;
+                }
+                self.keep_made(id, record, effects);
+                self.counters.answered += 1;
+                self.end(id, JobState::Succeeded, None, actor, "prepared before", now, effects);
             }
             Verdict::Fail { chosen, failure } => {
                 if let Some(job) = self.job_mut(id) {

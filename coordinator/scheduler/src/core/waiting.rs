@@ -73,9 +73,13 @@ fn work(job: &Job) -> Work {
         JobKind::Build => "build",
         JobKind::Benchmark => "measure",
         JobKind::Compile => "compile",
+        JobKind::Prepare => "prepare",
     };
     let toolchain = job.toolchain.as_ref().map(ToString::to_string).unwrap_or_default();
-    let spec = serde_json::to_string(&(&job.spec, job.builds, &job.measure, job.eval)).unwrap_or_default();
+    let mut spec = serde_json::to_string(&(&job.spec, job.builds, &job.measure, job.eval)).unwrap_or_default();
+    if let Some(ask) = &job.prepare {
+        spec.push_str(&serde_json::to_string(ask).unwrap_or_default());
+    }
     Work { model: job.model.digest.to_string(), place: format!("{what} {} {toolchain}", job.sku), spec }
 }
 

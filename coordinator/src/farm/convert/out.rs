@@ -9,6 +9,7 @@ use planforge_proto::{ApiError, v1};
 use planforge_types::{
     Digest, FailureClass, Sku,
     order::{BaselineAsk, MeasureAsk},
+    preparation::PreparedFrom,
 };
 use std::collections::BTreeSet;
 
@@ -93,6 +94,7 @@ pub(in crate::farm) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         JobKind::Build => v1::JobKind::Build,
         JobKind::Benchmark => v1::JobKind::Benchmark,
         JobKind::Compile => v1::JobKind::Compile,
+        JobKind::Prepare => v1::JobKind::Prepare,
     };
     v1::Job {
         id: job.id.as_str().into(),
@@ -145,6 +147,35 @@ pub(in crate::farm) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         tried: job.tried.iter().map(tried_out).collect(),
         no_fallback: want.is_some_and(|want| want.no_fallback),
         canary_slower_percent: job.canary.as_ref().map(|canary| canary.slower_percent).unwrap_or_default(),
+        preparation: preparation_out(job, project),
+    }
+}
+
+/// What a job prepares, or where its model comes from, as somebody in `project` sees it: from what another project made
+/// the same bytes is nobody else's.
+pub(in crate::farm) fn preparation_out(job: &Job, project: Option<&str>) -> Option<v1::Preparation> {
+    let Some(ask) = &job.prepare else {
+        let own = project.is_none_or(|project| job.project() == project);
+        return job.from.as_deref().filter(|_| own).map(from_out);
+    };
+    Some(v1::Preparation {
+        ask_json: json(ask),
+        source_digest: job.model.digest.to_string(),
+        source_name: job.model.name.clone(),
+        job: job.id.as_str().into(),
+        document_digest: job.made.as_ref().map(|made| made.document.to_string()).unwrap_or_default(),
+        made: job.made.as_ref().map(|made| model_out(&made.model)),
+    })
+}
+
+fn from_out(from: &PreparedFrom) -> v1::Preparation {
+    v1::Preparation {
+        ask_json: json(&from.ask),
+        source_digest: from.source.to_string(),
+        source_name: from.source_name.clone(),
+        job: from.job.clone(),
+        document_digest: from.document.map(|document| document.to_string()).unwrap_or_default(),
+        made: None,
     }
 }
 
@@ -248,6 +279,7 @@ pub(in crate::farm) fn engine_out(engine: &Engine, report_json: String) -> v1::E
         project: engine.project.clone(),
         builds: engine.plan.builds,
         inputs_digest: engine.inputs.map(|inputs| inputs.to_string()).unwrap_or_default(),
+        preparation: engine.from.as_deref().map(from_out),
     }
 }
 

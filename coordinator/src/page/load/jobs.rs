@@ -171,7 +171,7 @@ pub(super) async fn clone(app: &App, actor: &Actor, topic: &Topic) -> Result<Sho
         priority: job.priority,
         tags: job.tags.join(", "),
         allow_inaccurate: job.allow_inaccurate,
-        is_build: job.kind() != v1::JobKind::Benchmark,
+        is_build: !matches!(job.kind(), v1::JobKind::Benchmark | v1::JobKind::Prepare),
         id: job.id.clone(),
     };
     let above = Some((format!("/jobs/{}", job.id), "The job"));

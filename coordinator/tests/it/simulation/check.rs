@@ -73,11 +73,11 @@ fn needs(events: &[Event], jobs: &BTreeMap<JobId, Job>) -> Result<(), String> {
 
 /// At most one engine per key unless it was forced, made by the newest attempt of its job, with its bytes there.
 fn engines(world: &World, jobs: &BTreeMap<JobId, Job>) -> Result<(), String> {
-    let mut built = BTreeMap::new();
+    let (mut built, mut made) = (BTreeMap::new(), BTreeMap::new());
     let forced: BTreeSet<_> = jobs.values().filter(|job| job.force).map(|job| job.key).collect();
     for job in jobs.values().filter(|job| job.state == JobState::Succeeded && !job.cached) {
         let builds = job.plan.as_ref().map_or(0, |plan| plan.builds);
-        if builds < job.builds && !job.prepares() {
+        if builds < job.builds && !job.prepares() && job.kind != JobKind::Prepare {
             return Err(format!("job {} was to build {} times and has {builds}", job.id, job.builds));
         }
         // Another engine of the same key only from more builds; a forced one may have taken the place of such.
@@ -97,6 +97,15 @@ fn engines(world: &World, jobs: &BTreeMap<JobId, Job>) -> Result<(), String> {
         }
         let filter = ReportFilter { job: Some(job.id.clone()), limit: 10, ..ReportFilter::default() };
         let reports = block_on(world.store.reports(filter)).unwrap();
+        if job.kind == JobKind::Prepare {
+            if !reports.is_empty() || job.made.is_none() {
+                return Err(format!("{} prepares: {} reports, made {:?}", job.id, reports.len(), job.made));
+            }
+            if let Some(other) = made.insert(job.key, &job.id).filter(|_| !job.force && !forced.contains(&job.key)) {
+                return Err(format!("jobs {other} and {} both prepared one model in one way", job.id));
+            }
+            continue;
+        }
         if job.kind == JobKind::Compile {
             if !reports.is_empty() || job.prepares() != job.prepared.is_some() {
                 return Err(format!("{} compiles: {} reports, prepared {:?}", job.id, reports.len(), job.prepared));
@@ -106,6 +115,13 @@ fn engines(world: &World, jobs: &BTreeMap<JobId, Job>) -> Result<(), String> {
         let mine = format!(r#""attempt":{},"#, last.number);
         if reports.len() != 1 || !reports[0].document.contains(&mine) {
             return Err(format!("{} has {} reports, or one by a superseded attempt", job.id, reports.len()));
+        }
+    }
+    for job in jobs.values().filter(|job| !job.attempts.is_empty()) {
+        let Some(from) = &job.from else { continue };
+        let by = jobs.get(&JobId::from(from.job.as_str())).and_then(|by| by.made.as_ref());
+        if by.is_none_or(|made| made.model.digest != job.model.digest) {
+            return Err(format!("{} ran with another model than {} prepared", job.id, from.job));
         }
     }
     let filter = EngineFilter { limit: usize::MAX, ..EngineFilter::default() };

@@ -57,6 +57,9 @@ impl Puppet {
             // It prepares for the GPU of the last one.
             cpu.prepares_json.push(toolchain(r#""cuda":"12.9""#));
         }
+        if self.index < 2 {
+            cpu.prepares_json.push(r#"{"backend":"precision","version":"1"}"#.into());
+        }
         let mut devices = vec![cpu];
         if self.index == 2 {
             devices.push(device("cpu1", SKU, "native 1"));
@@ -162,9 +165,11 @@ impl Puppet {
             Kind::Assign(assign) => {
                 let device = assign.lease.as_ref().expect("a lease").device.clone();
                 let ends = Instant::now() + Duration::from_millis(self.random.random_range(30..2_500));
-                let compiles = |assign: &v1::Assign| assign.job.as_ref().unwrap().kind() == v1::JobKind::Compile;
+                let compiles = |assign: &v1::Assign| {
+                    matches!(assign.job.as_ref().unwrap().kind(), v1::JobKind::Compile | v1::JobKind::Prepare)
+                };
                 let mut beside = self.work.values().filter(|work| compiles(&work.assign) || compiles(&assign));
-                assert!(beside.next().is_none(), "a compile job runs beside another");
+                assert!(beside.next().is_none(), "a job that fills its host runs beside another");
                 let other = self.work.insert(device, Work { assign, ends });
                 assert!(other.is_none(), "a device was given two jobs");
             }

@@ -184,6 +184,9 @@ pub fn success(blobs: &MemBlobs, assign: &v1::Assign) -> v1::Finished {
         r#"{{"schema_version":1,"simulated":true,"job":"{}","attempt":{},"latency_ms":{{"median":1.5}},"accuracy":{accuracy},"given_inputs":{given}}}"#,
         lease.job, lease.attempt
     );
+    if job.kind() == v1::JobKind::Prepare {
+        return prepared(blobs, lease, job);
+    }
     if job.kind() == v1::JobKind::Compile {
         let prepared = if assign.made_for_json.is_empty() { "" } else { "kernels" };
         return compiled(blobs, lease, &plan, prepared);
@@ -198,6 +201,27 @@ pub fn success(blobs: &MemBlobs, assign: &v1::Assign) -> v1::Finished {
         log_digest: blobs.insert(b"log\n").to_string(),
         accurate: true,
         builds: if job.kind() == v1::JobKind::Build { job.builds } else { 0 },
+        ..v1::Finished::default()
+    }
+}
+
+/// The end of a prepare job: the same in the same way comes to the same, whoever does it.
+fn prepared(blobs: &MemBlobs, lease: v1::Lease, job: &v1::Job) -> v1::Finished {
+    let (source, ask) = (job.model.clone().unwrap_or_default(), job.preparation.clone().unwrap_or_default().ask_json);
+    let made = format!("{} as {ask}", source.digest);
+    let digest = blobs.insert(made.as_bytes()).to_string();
+    let file = v1::ModelFile { name: "model.onnx".into(), digest: digest.clone(), size_bytes: made.len() as u64 };
+    v1::Finished {
+        lease: Some(lease),
+        outcome: "succeeded".into(),
+        log_digest: blobs.insert(b"log\n").to_string(),
+        made: Some(v1::Model {
+            digest,
+            name: format!("{}.prepared", source.name),
+            files: vec![file],
+            ..v1::Model::default()
+        }),
+        made_document_digest: blobs.insert(b"what became of it").to_string(),
         ..v1::Finished::default()
     }
 }

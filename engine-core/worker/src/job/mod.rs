@@ -9,6 +9,7 @@ mod given;
 mod loss;
 mod memory;
 mod outlet;
+mod prepare;
 mod run;
 mod selection;
 

@@ -12,7 +12,7 @@ use super::{
     loss::Loss,
     memory::PeakMemory,
     outlet::{CompileEvents, Outlet, log},
-    selection,
+    prepare, selection,
 };
 use crate::{
     measure::{self, Clock, MeasureConfig, Measurement, MonotonicClock},
@@ -50,7 +50,7 @@ pub enum RunEnd {
 /// Runs `order` to its end.
 ///
 /// The last event is [`WorkEvent::Done`] or [`WorkEvent::Failed`]; of an order that measures nothing
-/// [`WorkEvent::Compiled`] or [`WorkEvent::Prepared`]. `wait_continue` returns when the agent has uploaded
+/// [`WorkEvent::Compiled`], [`WorkEvent::Prepared`] or [`WorkEvent::Made`]. `wait_continue` returns when the agent has uploaded
 /// the plan; an error from it means that the agent is gone. Log lines go to `tracing` with the target `attempt`.
 pub fn run(
     order: &WorkOrder,
@@ -62,6 +62,9 @@ pub fn run(
 ) -> RunEnd {
     let outlet = Outlet::new(events);
     let steps = || -> Result<(), BackendError> {
+        if order.kind == WorkKind::Prepare {
+            return prepare::run(order, compilers, &outlet, cancel);
+        }
         let device: DeviceFingerprint = serde_json::from_value(order.fingerprint.clone()).map_err(|error| {
             BackendError::infrastructure(format!("the order's device description cannot be understood: {error}"))
         })?;
@@ -74,7 +77,7 @@ pub fn run(
         // Opened before anything touches the device, so that later processes on it are told from this one.
         let loss = Loss::default();
         // Nothing is watched of a device that is elsewhere.
-        let elsewhere = order.kind == WorkKind::Prepare;
+        let elsewhere = order.kind == WorkKind::Ahead;
         let watched = DeviceFingerprint { gpu: device.gpu.clone().filter(|_| !elsewhere), ..device.clone() };
         let telemetry = loss.watching(open_telemetry(&watched));
         let job = Job {
@@ -201,7 +204,9 @@ impl Job<'_> {
                 self.outlet.send(WorkEvent::Compiled { accurate: loaded.verdict.accurate });
                 return Ok(());
             }
-            WorkKind::Prepare => return self.phase("compile", &mut phases, || self.prepare()),
+            WorkKind::Ahead => return self.phase("compile", &mut phases, || self.prepare()),
+            // It has no device, and never comes here.
+            WorkKind::Prepare => return Err(BackendError::infrastructure("a model is prepared without a device")),
             WorkKind::Benchmark => {
                 let built = self.given_plan()?;
                 let loaded = self.accepted(&built, &mut phases)?;
@@ -496,6 +501,7 @@ impl Job<'_> {
             build_ms: built.build_ms.unwrap_or(0.0),
             cache: built.cache.clone(),
             facts: built.facts.clone(),
+            prepared_from: order.prepared_from.clone(),
         };
         let path = order.scratch.join("card.json");
         document::write_json(&path, &card).map_err(|error| file_error("write the engine card", &path, &error))?;

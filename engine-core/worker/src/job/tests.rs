@@ -12,11 +12,18 @@ use planforge_graph::{
 };
 use planforge_report::{LayerTime, Report, card::EngineCard};
 use planforge_types::{
-    BackendError, BuildSpec, Digest, EngineKey, FailureClass, HostTensor, NamedTensors, Port, Sku, Toolchain,
+    BackendError, BuildSpec, Digest, ElementType, EngineKey, FailureClass, HostTensor, NamedTensors, Port, Sku,
+    Toolchain,
     fingerprint::DiscoveredDevice,
-    order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
+    order::{MeasureAsk, PrepareOrder, WorkEvent, WorkKind, WorkOrder},
+    preparation::{Kind, PrepareAsk, Target},
 };
-use std::{cell::Cell, fs, io, path::Path, time::Instant};
+use std::{
+    cell::Cell,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 mod baselines;
 mod given;
@@ -194,6 +201,8 @@ impl Fixture {
             cache: None,
             cache_origin: None,
             prepared: None,
+            prepare: None,
+            prepared_from: None,
             ceilings: None,
             oracles: None,
             plan: None,
@@ -485,7 +494,67 @@ fn an_order_that_only_compiles_verifies_hands_over_and_measures_nothing() {
     assert!(!wrong.was_built());
     // This backend makes nothing ready for a device elsewhere, and says so.
     let mut elsewhere = Fixture::new();
-    elsewhere.order.kind = WorkKind::Prepare;
+    elsewhere.order.kind = WorkKind::Ahead;
     assert_eq!(elsewhere.run(Fault::None), RunEnd::Failed);
     assert!(elsewhere.failure().1.contains("without the device"), "{:?}", elsewhere.failure());
+}
+
+/// An order to prepare the digits model as `ask` says, on the archive at `data`.
+fn preparing(ask: PrepareAsk, data: &[PathBuf]) -> Fixture {
+    let mut job = Fixture::new();
+    job.order.kind = WorkKind::Prepare;
+    job.order.toolchain = crate::preparation::toolchain();
+    job.order.prepare = Some(PrepareOrder { ask, data: data.to_vec(), eval: None });
+    job
+}
+
+#[test]
+fn an_order_that_prepares_leaves_a_model_and_says_what_became_of_every_layer() {
+    let data = Fixture::new().order.model.with_file_name("digits-test.npz");
+    let ask = PrepareAsk { data: vec![Digest::of(b"rows")], ..PrepareAsk::new(Kind::Int8, Target::Any) };
+    let mut job = preparing(ask.clone(), std::slice::from_ref(&data));
+    assert_eq!(job.run(Fault::None), RunEnd::Succeeded);
+    let Some(WorkEvent::Made { files, document, .. }) = job.events.last() else { panic!("{:?}", job.events.last()) };
+    let [file] = &files[..] else { panic!("{files:?}") };
+    assert_eq!((file.name.as_str(), Digest::of(&fs::read(&file.path).unwrap())), ("model.onnx", file.digest));
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(&document.path).unwrap()).unwrap();
+    assert_eq!(told["source"], job.order.model_digest.to_string());
+    assert_eq!(
+        (&told["prepared"], &told["data"][0]),
+        (&file.digest.to_string().into(), &ask.data[0].to_string().into())
+    );
+    assert_eq!(told["coverage"]["layers_lowered"], 4, "{told:#}");
+    // The same comes to the same bytes: who asks for it elsewhere has the same engine.
+    let first = file.digest;
+    let mut again = preparing(ask.clone(), &[data]);
+    again.run(Fault::None);
+    let Some(WorkEvent::Made { files, .. }) = again.events.last() else { panic!("{:?}", again.events.last()) };
+    assert_eq!(files[0].digest, first);
+    // Neither data nor revision is guessed at.
+    let refused = |mut job: Fixture| {
+        assert_eq!(job.run(Fault::None), RunEnd::Failed);
+        job.failure()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let archive = |name: &str, shape: Vec<usize>, value: f32| {
+        let path = folder.path().join(name);
+        let bytes = value.to_le_bytes().repeat(shape.iter().product());
+        let image = HostTensor { element: ElementType::F32, shape, bytes };
+        planforge_identity::npz::write(&path, &[("image".to_owned(), image)].into()).unwrap();
+        path
+    };
+    let zeros = archive("zeros.npz", vec![4, 1, 8, 8], 0.0);
+    let (class, message, hint) = refused(preparing(ask.clone(), std::slice::from_ref(&zeros)));
+    assert_eq!(class, FailureClass::Model);
+    assert!(message.contains("is 0 everywhere") && hint.contains("samples like those"), "{message} {hint}");
+    let nan = archive("nan.npz", vec![4, 1, 8, 8], f32::NAN);
+    assert!(refused(preparing(ask.clone(), &[nan])).1.contains("a number that is none"));
+    let wide = archive("wide.npz", vec![4, 3, 8, 8], 1.0);
+    assert!(refused(preparing(ask.clone(), &[zeros, wide])).1.contains("another type or shape"));
+    let missing = folder.path().join("none.npz");
+    assert_eq!(refused(preparing(ask.clone(), &[missing])).0, FailureClass::Model);
+    let mut other = preparing(ask, &[]);
+    other.order.toolchain.version = "999".into();
+    let (class, message, _) = refused(other);
+    assert!(class == FailureClass::Infrastructure && message.contains("revision 999"), "{message}");
 }

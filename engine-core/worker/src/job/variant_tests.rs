@@ -250,6 +250,8 @@ impl Fixture {
             cache: Some(scratch.path().join("cache")),
             cache_origin: None,
             prepared: None,
+            prepare: None,
+            prepared_from: None,
             ceilings: None,
             oracles: None,
             limit_ms: 0,

@@ -1,8 +1,7 @@
-//! The native engine of this machine's CPU as what runs a model on calibration data: values that are looked at become
-//! outputs of the engine.
+//! An engine for this machine's CPU as what runs a model on calibration data: values that are looked at become outputs of
+//! the engine.
 
-use planforge_backend::{Cancel, CompileRequest, Compiler as _, Events, LoadOptions, Meter};
-use planforge_cpu::CpuCompiler;
+use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter};
 use planforge_device::cpu;
 use planforge_graph::ir::Tensor;
 use planforge_onnx::{
@@ -20,24 +19,30 @@ use tempfile::TempDir;
 /// ONNX's number for single precision.
 const FLOAT: i32 = 1;
 
-/// This machine's CPU.
-#[derive(Debug)]
-pub struct Native {
+/// A compiler's engines on this machine's CPU.
+pub struct EngineRunner<'a> {
+    compiler: &'a dyn Compiler,
     device: DiscoveredDevice,
     toolchain: Toolchain,
 }
 
-impl Native {
-    /// `None` where the native compiler does not know this CPU.
-    pub fn here() -> Option<Self> {
+impl std::fmt::Debug for EngineRunner<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineRunner").field("toolchain", &self.toolchain).finish_non_exhaustive()
+    }
+}
+
+impl<'a> EngineRunner<'a> {
+    /// `None` where the compiler does not know this CPU.
+    pub fn here(compiler: &'a dyn Compiler) -> Option<Self> {
         let facts = cpu::host_facts();
         let (fingerprint, levels) = cpu::detect(&facts);
         let skus: Vec<_> = levels.iter().map(|level| level.sku()).collect();
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let device =
             DiscoveredDevice { id: "cpu0".into(), fingerprint, skus, threads, offers: Vec::new(), simulated: false };
-        let toolchain = CpuCompiler.toolchains(&device).pop()?;
-        (!device.skus.is_empty()).then_some(Self { device, toolchain })
+        let toolchain = compiler.toolchains(&device).pop()?;
+        (!device.skus.is_empty()).then_some(Self { compiler, device, toolchain })
     }
 }
 
@@ -56,9 +61,9 @@ struct Loaded {
     _folder: TempDir,
 }
 
-impl Runner for Native {
+impl Runner for EngineRunner<'_> {
     fn name(&self) -> String {
-        format!("native {}", self.toolchain.version)
+        format!("{} {}", self.toolchain.backend, self.toolchain.version)
     }
 
     /// Falls back to the reference where the engine cannot be built: half a calibration is none.
@@ -78,7 +83,7 @@ impl Runner for Native {
     }
 }
 
-impl Native {
+impl EngineRunner<'_> {
     fn load(
         &self,
         model: &Model,
@@ -119,8 +124,8 @@ impl Native {
             calibration: None,
             plugins: Vec::new(),
         };
-        let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default()).map_err(|e| failed(e.message))?;
-        let meter = CpuCompiler.load(&plan.path, &LoadOptions::default()).map_err(|e| failed(e.message))?;
+        let plan = self.compiler.compile(&request, &Silent, &Cancel::default()).map_err(|e| failed(e.message))?;
+        let meter = self.compiler.load(&plan.path, &LoadOptions::default()).map_err(|e| failed(e.message))?;
         Ok(Loaded { meter, watched: watched.clone(), outputs, _folder: folder })
     }
 }
