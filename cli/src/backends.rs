@@ -104,6 +104,21 @@ impl Compiler for NativeBackend {
         self.of_sku(&request.sku).builds_out_of_process(request)
     }
 
+    /// Engines for processors need nothing made ready elsewhere.
+    fn prepares(&self) -> Vec<Toolchain> {
+        self.cuda.prepares()
+    }
+
+    fn prepare(
+        &self,
+        request: &CompileRequest,
+        into: &Path,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<(), BackendError> {
+        self.cuda.prepare(request, into, events, cancel)
+    }
+
     fn join_caches(&self, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
         self.of_sku(sku).join_caches(sku, into, from)
     }
@@ -158,5 +173,45 @@ mod tests {
         let of = |sku: &str| format!("{:?}", native.of_sku(&sku.parse().unwrap()).recognises(b"PLANFORG"));
         assert_eq!(of("cpu-x86-64-v3"), "true");
         assert_eq!(of("h200-sxm"), "false");
+    }
+
+    struct Silent;
+
+    impl Events for Silent {
+        fn progress(&self, _: &str, _: f32, _: &str) {}
+
+        fn log(&self, _: &str) {}
+    }
+
+    #[test]
+    fn what_is_made_ready_for_a_device_elsewhere_is_made_by_the_half_for_nvidia_devices() {
+        let native = NativeBackend::default();
+        assert_eq!(native.prepares(), CudaCompiler.prepares());
+        // Where tests are to have NVRTC, it offers something.
+        assert!(std::env::var_os("PLANFORGE_NEED_NVRTC").is_none() || !native.prepares().is_empty());
+        let request = CompileRequest {
+            model: "/nowhere/model.onnx".into(),
+            model_digest: planforge_types::Digest::of(b"model"),
+            sku: "h200-sxm".parse().unwrap(),
+            device: planforge_types::fingerprint::DeviceFingerprint {
+                kind: DeviceKind::Gpu,
+                name: "a board elsewhere".into(),
+                memory_mib: 143_771,
+                gpu: None,
+                cpu: None,
+                host: planforge_types::fingerprint::HostFacts::default(),
+            },
+            toolchain: Toolchain { backend: BACKEND.into(), version: "0".into(), components: Default::default() },
+            spec: planforge_types::BuildSpec::default(),
+            scratch: "/nowhere".into(),
+            cache: None,
+            calibration: None,
+            plugins: Vec::new(),
+        };
+        let into = Path::new("/nowhere/prepared");
+        let words = |compiler: &dyn Compiler| {
+            compiler.prepare(&request, into, &Silent, &Cancel::default()).unwrap_err().message
+        };
+        assert_eq!(words(&native), words(&CudaCompiler));
     }
 }
