@@ -7,7 +7,7 @@ use crate::crates::{packages, read, root, rust_files};
 use std::collections::BTreeSet;
 
 /// Names of lists of numbers, and of positions in them, which `Debug` writes as everybody does.
-const NUMBERS: [&str; 30] = [
+const NUMBERS: [&str; 31] = [
     "at",
     "axes",
     "axis",
@@ -24,6 +24,7 @@ const NUMBERS: [&str; 30] = [
     "label_shape",
     "parts",
     "place",
+    "region",
     "row_shape",
     "scales",
     "second",
@@ -44,8 +45,9 @@ const NUMBERS: [&str; 30] = [
 const STATUSES: [&str; 2] = ["status", "other"];
 
 /// Files whose texts nobody reads as messages, and what they are.
-const OTHERS: [(&str, &str); 12] = [
+const OTHERS: [(&str, &str); 13] = [
     ("backends/cpu/src/assemble.rs", "what decides a packed constant's bytes"),
+    ("backends/cpu/src/tail/kernels.rs", "a key of a cache"),
     ("backends/cuda/src/codegen/expr.rs", "why no code is generated, for who writes the generator"),
     ("backends/cuda/src/codegen/reduce.rs", "the same"),
     ("backends/cuda/src/runtime/library_plans.rs", "a key of a cache"),
