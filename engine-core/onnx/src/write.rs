@@ -235,7 +235,7 @@ fn save_within(path: &Path, model: &ModelProto, most_bytes: u64) -> Result<u64, 
     let (large, small) = std::mem::take(&mut graph.initializer).into_iter().partition(is_large);
     graph.initializer = small;
     let (mut weights, mut data) = (Vec::new(), Vec::new());
-    for mut weight in Vec::<TensorProto>::from(large) {
+    for mut weight in large {
         data.push(std::mem::take(&mut weight.raw_data));
         weights.push(weight);
     }

@@ -148,7 +148,7 @@ pub(crate) fn prepare(
     let of = |at: usize| macs.get(&at).copied().unwrap_or_default();
     let costs: Vec<Cost> = units.iter().map(|at| Cost { saved: of(*at).0 as f64 }).collect();
     let names: Vec<&str> = units.iter().map(|at| net.graph().node[*at].name.as_str()).collect();
-    let settled = judge.map(|judge| judge.settle(options.budget, &costs, &names, &make)).transpose()?;
+    let settled = judge.map(|judge| judge.settle(options.budget, &costs, &names, make)).transpose()?;
     let returned = settled.as_ref().map(|settled| settled.returned.clone()).unwrap_or_default();
     let made = make(&returned);
     let mut report = Vec::new();
