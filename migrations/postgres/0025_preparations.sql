@@ -32,3 +32,10 @@ BEGIN
 END $$;
 CREATE TRIGGER jobs_rename AFTER UPDATE OF model_name, model_digest ON jobs FOR EACH ROW
     WHEN (OLD.model_name <> NEW.model_name OR OLD.model_digest <> NEW.model_digest) EXECUTE FUNCTION jobs_rename();
+
+CREATE FUNCTION coverage_places_anywhere() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN NULL;
+END $$;
+CREATE TRIGGER coverage_places_anywhere BEFORE INSERT ON coverage_places FOR EACH ROW
+    WHEN (NEW.sku = 'anywhere') EXECUTE FUNCTION coverage_places_anywhere();

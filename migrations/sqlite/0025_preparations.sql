@@ -28,3 +28,8 @@ WHEN OLD.model_digest <> NEW.model_digest AND NEW.model_name <> '' BEGIN
             SET model_name = excluded.model_name, created_ms = excluded.created_ms
             WHERE excluded.model_name <> project_models.model_name AND excluded.created_ms >= project_models.created_ms;
 END;
+
+-- What is prepared anywhere stands on no device kind.
+CREATE TRIGGER coverage_places_anywhere BEFORE INSERT ON coverage_places WHEN NEW.sku = 'anywhere' BEGIN
+    SELECT RAISE(IGNORE);
+END;

@@ -9,7 +9,7 @@ use crate::support::{
 use planforge_coordinator::{
     auth::{Actor, Proof},
     farm::Farm,
-    store::{MemStore, SqliteStore, Store},
+    store::{CoverageFilter, MemStore, SqliteStore, Store},
 };
 use planforge_proto::{
     ErrorCode,
@@ -70,6 +70,16 @@ async fn through(store: impl AsyncFn() -> Arc<dyn Store>) {
         assert_eq!(build.engine_key, "", "what it is built from is not known yet");
         let from = build.preparation.clone().unwrap();
         assert_eq!((from.job, from.document_digest), (prepare.id.clone(), String::new()));
+    }
+    // What is prepared anywhere stands on no device kind, and hides nothing that does.
+    let (all, actor) = (CoverageFilter::default(), Actor::local());
+    let covered = farm.covered_models(&actor, &all, 0, 10).await.unwrap();
+    assert_eq!((covered.names.len(), covered.skus), (1, vec![OTHER_SKU.to_owned(), SKU.to_owned()]));
+    for apart in [false, true] {
+        let coverage = farm.coverage(&actor, &all, covered.names.clone(), apart).await.unwrap();
+        let mut live: Vec<&str> = coverage.live.iter().map(|job| job.sku.as_str()).collect();
+        live.sort_unstable();
+        assert_eq!(live, [OTHER_SKU, SKU], "apart: {apart}");
     }
     // Who asks for the same meanwhile waits for the same.
     let again = submit(&farm, int8(&blobs, "net.onnx", "rows")).await;

@@ -37,6 +37,11 @@ impl Job {
         self.from.as_ref().is_some_and(|from| from.document.is_none())
     }
 
+    /// Whether it is of one kind of device, and so told of among what stands there.
+    pub fn is_of_a_device(&self) -> bool {
+        self.sku.as_str() != ANYWHERE
+    }
+
     /// Whether it keeps all of its host's cores busy, and measures nothing.
     pub fn fills_its_host(&self) -> bool {
         matches!(self.kind, JobKind::Compile | JobKind::Prepare)

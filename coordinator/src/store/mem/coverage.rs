@@ -81,6 +81,7 @@ impl Tables {
             let fits = |job: &&Job| {
                 let own = |project: &String| self.job_projects.contains(&(job.id.clone(), project.clone()));
                 (if lives { job.ended_ms == 0 } else { job.state == JobState::Failed })
+                    && job.is_of_a_device()
                     && project.is_none_or(own)
                     && filter.is_of_sku(job.sku.as_str())
                     && filter.is_of_model(&job.model.name, &job.model.digest.to_string())
