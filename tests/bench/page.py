@@ -39,7 +39,8 @@ class Farm:
         self.port = free_port()
         environment = {**os.environ, "PLANFORGE_DATA": str(data)}
         listen = f"127.0.0.1:{self.port}"
-        command = [planforge, "coordinator", "--data", str(data), "--listen", listen]
+        # Room for what is submitted beside what waits already.
+        command = [planforge, "coordinator", "--data", str(data), "--listen", listen, "--max-jobs", "1000000"]
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(600):
             try:

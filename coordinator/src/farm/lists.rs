@@ -11,6 +11,7 @@ use crate::{
     core::JobState,
     store::{Count, EngineFilter, JobFilter, JobOrder, Part},
 };
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use planforge_metrics::FarmStats;
 use planforge_proto::{ApiError, v1};
 use planforge_report::figures::Figures;
@@ -19,6 +20,8 @@ use std::collections::BTreeSet;
 /// Parts of a list that are looked through for the first row of a page; a client that stops at an empty page loses
 /// nothing before a list is this sparse.
 pub(super) const PARTS_MAX: usize = 8;
+/// Rows of a list whose reports are read at once.
+const READ_AT_ONCE: usize = 8;
 /// Device kinds that nobody offers among which the oldest waiting job is looked for.
 const OTHER_SKUS_MAX: usize = 64;
 /// The label of all of them.
@@ -122,17 +125,14 @@ impl Farm {
             views.iter_mut().for_each(|job| job.attempts.clear());
         }
         self.fill_live(&mut views).await?;
-        let mut page = Page::new();
-        for job in views {
-            let mut view = [job];
-            if request.with_reports {
-                self.fill_reports(&mut view).await?;
-            }
-            let [view] = view;
+        let views: Vec<_> = views.into_iter().map(|job| self.with_report(job, request.with_reports)).collect();
+        let (mut page, mut views) = (Page::new(), stream::iter(views).buffered(READ_AT_ONCE));
+        while let Some(view) = views.try_next().await? {
             if !page.push(view) {
                 break;
             }
         }
+        drop(views);
         let cut = jobs.get(page.len().wrapping_sub(1)).filter(|_| page.len() < jobs.len());
         let next = cut.map(|last| filter.place(last)).or(rest);
         let next_cursor = next
@@ -143,6 +143,16 @@ impl Farm {
             total: total.count,
             more_than_total: request.with_total && !total.is_exact,
         })
+    }
+
+    /// A job with its report, where that is asked for.
+    async fn with_report(&self, job: v1::Job, asked: bool) -> Result<v1::Job, ApiError> {
+        let mut view = [job];
+        if asked {
+            self.fill_reports(&mut view).await?;
+        }
+        let [view] = view;
+        Ok(view)
     }
 
     /// The next part of a list that has something in it, within bounds.
@@ -193,9 +203,9 @@ impl Farm {
             part = self.timed("engines", self.store().part_of_engines(filter.clone())).await?;
         }
         let Part { items: engines, rest } = part;
-        let mut page = Page::new();
-        for engine in &engines {
-            let mut view = self.engine_view(actor, engine).await?;
+        let views: Vec<_> = engines.iter().map(|engine| self.engine_view(actor, engine)).collect();
+        let (mut page, mut views) = (Page::new(), stream::iter(views).buffered(READ_AT_ONCE));
+        while let Some(mut view) = views.try_next().await? {
             if request.brief_reports {
                 view.report_json = Figures::brief(&view.report_json).unwrap_or_default();
             }
@@ -203,6 +213,7 @@ impl Farm {
                 break;
             }
         }
+        drop(views);
         let cut = engines.get(page.len().wrapping_sub(1)).filter(|_| page.len() < engines.len());
         let next = cut.map(|last| (last.created_ms, last.key, last.plan.digest)).or(rest);
         let next_cursor = next.map(|(created_ms, key, plan)| {

@@ -6,6 +6,7 @@ use crate::{
     core::JobState,
     store::{EventFilter, JobFilter, JobOrder},
 };
+use futures::future::try_join_all;
 use planforge_page::lists::Depth;
 use planforge_proto::{ApiError, v1};
 use std::collections::BTreeMap;
@@ -45,19 +46,21 @@ impl Farm {
             };
             depth.online = devices.iter().filter(offers).count() as u64;
             depth.busy = devices.iter().filter(offers).filter(|view| view.busy.is_some()).count() as u64;
-            if depth.waiting > 0 {
-                let oldest = JobFilter {
-                    project: project.clone(),
-                    states: vec![JobState::Queued, JobState::Unplaceable, JobState::Blocked],
-                    sku: Some(depth.sku.clone()),
-                    order: JobOrder::Oldest,
-                    limit: 1,
-                    ..JobFilter::default()
-                };
-                let part = self.timed("jobs", self.store().part_of_jobs(oldest)).await?;
-                depth.oldest_ms = part.items.first().map(|job| job.created_ms).unwrap_or_default();
-            }
         }
+        let oldest = depths.iter_mut().filter(|depth| depth.waiting > 0).map(async |depth| {
+            let oldest = JobFilter {
+                project: project.clone(),
+                states: vec![JobState::Queued, JobState::Unplaceable, JobState::Blocked],
+                sku: Some(depth.sku.clone()),
+                order: JobOrder::Oldest,
+                limit: 1,
+                ..JobFilter::default()
+            };
+            let part = self.timed("jobs", self.store().part_of_jobs(oldest)).await?;
+            depth.oldest_ms = part.items.first().map(|job| job.created_ms).unwrap_or_default();
+            Ok::<(), ApiError>(())
+        });
+        try_join_all(oldest).await?;
         Ok(depths)
     }
 

@@ -3,7 +3,7 @@
 use super::{
     StoreError,
     lists::NAMED_AT_ONCE,
-    sql::{Select, Statement, Value},
+    sql::{Statement, Value},
     tables::{Row, Tables, number, real_or_none, text},
 };
 use crate::core::{JobId, JobState};
@@ -270,7 +270,7 @@ impl Tables {
         let is_cut = live.len().max(failed.len()) > APART_MAX;
         let mut coverage = Coverage { engines, live, failed, is_cut };
         if !apart {
-            self.say_failures(&mut coverage).await?;
+            without_rebuilt(&mut coverage);
         }
         Ok(coverage)
     }
@@ -311,36 +311,16 @@ impl Tables {
         };
         self.records(&self.rows(statement).await?, apart)
     }
+}
 
-    /// Why jobs failed that no engine came after and whose place none took: of the others nobody is told.
-    async fn say_failures(&self, coverage: &mut Coverage) -> Result<(), StoreError> {
-        let mut built: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-        for engine in &coverage.engines {
-            let newest = built.entry((&engine.model, &engine.sku)).or_default();
-            *newest = engine.created_ms.max(*newest);
-        }
-        coverage.failed.retain(|job| built.get(&(&*job.model, &*job.sku)).is_none_or(|built| *built < job.at_ms));
-        let mut why: BTreeMap<String, String> = BTreeMap::new();
-        let mut replaced: BTreeSet<String> = BTreeSet::new();
-        for jobs in coverage.failed.chunks(NAMED_AT_ONCE) {
-            let mut select = Select::new(
-                "SELECT id, COALESCE(json_extract(doc, '$.failure.message'), '') AS why, \
-                 json_extract(doc, '$.fallback') IS NOT NULL AS replaced FROM jobs",
-            );
-            select.always("json_valid(doc)").one_of("id", jobs.iter().map(|job| job.id.to_string()));
-            for row in self.rows(select.order("id", NAMED_AT_ONCE)).await? {
-                if number(&row, "replaced")? != 0 {
-                    replaced.insert(text(&row, "id")?);
-                }
-                why.insert(text(&row, "id")?, text(&row, "why")?);
-            }
-        }
-        coverage.failed.retain(|job| !replaced.contains(job.id.as_str()));
-        for job in &mut coverage.failed {
-            job.why = why.remove(job.id.as_str()).unwrap_or_default();
-        }
-        Ok(())
+/// Leaves out failed jobs that an engine came after.
+fn without_rebuilt(coverage: &mut Coverage) {
+    let mut built: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for engine in &coverage.engines {
+        let newest = built.entry((&engine.model, &engine.sku)).or_default();
+        *newest = engine.created_ms.max(*newest);
     }
+    coverage.failed.retain(|job| built.get(&(&*job.model, &*job.sku)).is_none_or(|built| *built < job.at_ms));
 }
 
 /// How many models there are, their names from number `from`, and their device kinds. `named`: of these models alone.
@@ -385,9 +365,18 @@ fn of_engines(filter: &CoverageFilter, models: &[String]) -> Statement {
     })
 }
 
-/// The newest job that lives, or failed, of each of the models on each device kind.
+/// The newest job that lives, or failed, of each of the models on each device kind; none of the failed whose place another
+/// one took.
 fn of_newest_jobs(filter: &CoverageFilter, models: &[String], lives: bool) -> Statement {
     let (index, only, at) = of_kind(lives);
+    let (tells, why, stands) = match lives {
+        true => ("n.state IN ('leased', 'running') AND json_valid(n.doc)", "$.phase", "TRUE"),
+        false => (
+            "json_valid(n.doc)",
+            "$.failure.message",
+            "CASE WHEN json_valid(n.doc) THEN json_extract(n.doc, '$.fallback') IS NULL ELSE TRUE END",
+        ),
+    };
     let mut job = Conditions::new();
     job.own_job(filter.project.as_deref()).model("j.model_name", "j.model_digest", filter);
     let newest = format!(
@@ -399,9 +388,9 @@ fn of_newest_jobs(filter: &CoverageFilter, models: &[String], lives: bool) -> St
     places.and("p.project = #", project(filter)).one_of("p.model_name", models).sku("p.sku", filter);
     places.statement(|places| {
         format!(
-            "SELECT p.model_name, p.sku, n.id, n.state, n.{at} AS at_ms, CASE WHEN n.state IN ('leased', 'running') \
-             AND json_valid(n.doc) THEN COALESCE(json_extract(n.doc, '$.phase'), '') ELSE '' END AS why \
-             FROM coverage_places AS p CROSS JOIN jobs AS n ON n.id = {newest} WHERE {places} \
+            "SELECT p.model_name, p.sku, n.id, n.state, n.{at} AS at_ms, CASE WHEN {tells} \
+             THEN COALESCE(json_extract(n.doc, '{why}'), '') ELSE '' END AS why \
+             FROM coverage_places AS p CROSS JOIN jobs AS n ON n.id = {newest} WHERE {places} AND {stands} \
              ORDER BY n.{at} DESC, n.id DESC"
         )
     })
@@ -422,7 +411,7 @@ fn of_jobs_apart(filter: &CoverageFilter, models: &[String], lives: bool) -> Sta
              COALESCE(json_extract(j.doc, '$.spec'), '') AS spec, \
              COALESCE(json_extract(j.doc, '$.toolchain'), '') AS toolchain, \
              COALESCE(json_extract(j.doc, '$.constraint'), '') AS toolchain_constraint \
-             FROM jobs AS j INDEXED BY {index} WHERE j.{only} AND json_valid(j.doc) AND {jobs} \
+             FROM jobs AS j INDEXED BY {index} WHERE j.{only} AND j.sku <> 'anywhere' AND json_valid(j.doc) AND {jobs} \
              ORDER BY j.{at} DESC, j.id DESC LIMIT {limit}"
         )
     })

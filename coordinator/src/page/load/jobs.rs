@@ -11,6 +11,7 @@ use crate::{
         topic::{Kind, Topic},
     },
 };
+use futures::future::try_join3;
 use planforge_page::{
     coverage,
     graph::Graph,
@@ -94,9 +95,18 @@ fn as_served(jobs: &mut [v1::Job]) {
 }
 
 pub(super) async fn jobs(app: &App, actor: &Actor, topic: &Topic) -> Result<Shown, ApiError> {
-    let reply = app.farm.list_jobs(actor, job_list(topic)?).await?;
-    let mut found = reply.jobs;
     let is_queue = topic.get("sort").is_empty();
+    // Whoever looks at the queue alone sees what became of what stood there before.
+    let with_ended = is_queue && topic.query.is_empty();
+    let ended = async {
+        match with_ended {
+            true => Ok(Some(app.farm.list_jobs(actor, ended_list()).await?.jobs)),
+            false => Ok(None),
+        }
+    };
+    let list = app.farm.list_jobs(actor, job_list(topic)?);
+    let (reply, depths, ended) = try_join3(list, app.farm.queue_depths(actor), ended).await?;
+    let mut found = reply.jobs;
     if is_queue {
         as_served(&mut found);
     }
@@ -105,16 +115,12 @@ pub(super) async fn jobs(app: &App, actor: &Actor, topic: &Topic) -> Result<Show
     let plus = if reply.more_than_total { " or more" } else { "" };
     let total = planforge_page::format::grouped(reply.total);
     table.notes.push(format!("{} of {total}{plus}", found.len()));
-    if is_queue && topic.query.is_empty() {
+    if with_ended {
         table.empty = Empty::new("The queue is empty.");
     }
-    let queue = lists::depths(&app.farm.queue_depths(actor).await?);
+    let queue = lists::depths(&depths);
     let mut sections = vec![Section::table("Queue by device kind", queue), Section::table("Jobs", table)];
-    // Whoever looks at the queue alone sees what became of what stood there before.
-    if is_queue && topic.query.is_empty() {
-        let ended = app.farm.list_jobs(actor, ended_list()).await?.jobs;
-        sections.push(Section::table("Ended last", lists::jobs("ended", &ended, false)));
-    }
+    sections.extend(ended.map(|ended| Section::table("Ended last", lists::jobs("ended", &ended, false))));
     let view = View {
         filters: vec![
             Filter::typed("model", "Model", topic.get("model")),
