@@ -14,7 +14,7 @@ mod scripted;
 
 use planforge_proto::v1::{self, agent_message::Kind as Say, coordinator_message::Kind};
 use planforge_types::{Digest, open_files};
-use scripted::{Agent, Bench, Outcome, SKU, Trouble, Way, connect, percentile};
+use scripted::{Agent, Bench, Outcome, SKU, Trouble, Way, connect, percentile, setting};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     process::Stdio,
@@ -40,10 +40,6 @@ const GREEDY_CALLERS: usize = 64;
 const BETWEEN_CALLS: Duration = Duration::from_millis(5);
 /// A connection that was closed is opened again after this.
 const HOSTILE_AGAIN: Duration = Duration::from_secs(1);
-
-fn setting(name: &str, usual: usize) -> usize {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
-}
 
 fn main() -> Outcome {
     open_files::raise()?;

@@ -1,14 +1,16 @@
 //! How fast the farm is: what checking its own rules costs the scheduler, durable cycles at the store, durable cycles over
-//! gRPC, the time from a call to the lease on an idle farm, and what a thousand beating agents cost.
+//! gRPC, the time from a call to the lease on an idle farm, and what beating agents cost and how soon they are back.
 //!
 //! `cargo bench -p planforge-coordinator --bench farm [-- rules|store|grpc|postgres|latency|agents]` prints one table; every durable
 //! number stands beside the fsync rate of the same minute. `PLANFORGE_BENCH_CALLS` sets how many idle submissions are
-//! timed (10,000 by default). `postgres` is `store` and `grpc` over a server of its own in the folder for temporary files.
+//! timed (10,000 by default), `PLANFORGE_BENCH_AGENTS` how many agents there are (1,000). `postgres` is `store`, `grpc` and
+//! `latency` over a server of its own in the folder for temporary files; `several` is about more than one coordinator.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 mod scripted;
 
+use planforge_client::backoff::Backoff;
 use planforge_coordinator::{
     core::{Change, CoreConfig, Event, Input, Job, JobState, Model, Now, Snapshot, State, Want, invariants},
     server::CoordinatorConfig,
@@ -17,20 +19,18 @@ use planforge_coordinator::{
 use planforge_postgres_server::Server;
 use planforge_proto::v1::{self, agent_message::Kind as Say, coordinator_message::Kind};
 use planforge_types::{BuildSpec, Digest, EngineKey, Toolchain};
-use scripted::{Bench, Outcome, SKU, Way, connect, percentile};
+use scripted::{Bench, CALLERS, Outcome, SKU, Trouble, Way, connect, cycles, fsyncs, percentile, setting};
 use std::{
-    fs::File,
-    os::unix::fs::FileExt as _,
-    path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
-const CALLERS: usize = 64;
 const WINDOW: Duration = Duration::from_secs(8);
 const FLEET: usize = 1_000;
+const RECONNECTS_FIRST: Duration = Duration::from_millis(100);
+const RECONNECTS_LONGEST: Duration = Duration::from_secs(3);
 
 /// Brings the token to the other process of [`agents`].
 const SECRET: &str = "PLANFORGE_BENCH_TOKEN";
@@ -60,29 +60,15 @@ fn main() -> Outcome {
     {
         runtime.block_on(store(Some(&server)))?;
         runtime.block_on(cycles_over_grpc(Some(&server)))?;
+        runtime.block_on(latency(Some(&server)))?;
     }
     if wanted("latency") {
-        runtime.block_on(latency())?;
+        runtime.block_on(latency(None))?;
     }
     if wanted("agents") {
         runtime.block_on(agents())?;
     }
     Ok(())
-}
-
-/// Durable appends of 4 KiB: count per second, and the sorted times.
-fn fsyncs(folder: &Path) -> Result<(f64, Vec<f64>), std::io::Error> {
-    let file = File::create(folder.join("fsync"))?;
-    let (begin, mut times, mut at) = (Instant::now(), Vec::new(), 0);
-    while begin.elapsed() < Duration::from_secs(2) {
-        let one = Instant::now();
-        file.write_all_at(&[7; 4096], at)?;
-        file.sync_data()?;
-        times.push(one.elapsed().as_secs_f64() * 1e3);
-        at += 4096;
-    }
-    times.sort_by(f64::total_cmp);
-    Ok((times.len() as f64 / begin.elapsed().as_secs_f64(), times))
 }
 
 fn transition(seq: u64, what: &str, state: JobState) -> Change {
@@ -220,38 +206,7 @@ async fn cycles_over_grpc(server: Option<&Server>) -> Outcome {
     config.postgres = server.map(|server| postgres(server, "bench_grpc"));
     let bench = Bench::start_with(config, folder.path()).await?;
     let (fsync_rate, _) = fsyncs(server.map_or(folder.path(), Server::socket_folder))?;
-    let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    for number in 0..CALLERS {
-        let (mut agent, done, plan) = (connect(&bench.way, number).await?, done.clone(), bench.plan);
-        tokio::spawn(async move {
-            while let Ok(kind) = agent.next().await {
-                match kind {
-                    Kind::Assign(assign) => agent.finish(assign, plan).await?,
-                    Kind::FinishedAck(_) => drop(done.fetch_add(1, Ordering::Relaxed)),
-                    _ => {}
-                }
-            }
-            Outcome::Ok(())
-        });
-    }
-    let begin = Instant::now();
-    let mut callers = Vec::new();
-    for _ in 0..CALLERS {
-        let mut farm = bench.way.farm().await?;
-        let (request, stop) = (bench.request.clone(), stop.clone());
-        callers.push(tokio::spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
-                farm.submit(request.clone()).await?;
-            }
-            Outcome::Ok(())
-        }));
-    }
-    tokio::time::sleep(WINDOW).await;
-    let rate = done.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
-    stop.store(true, Ordering::Relaxed);
-    for caller in callers {
-        caller.await??;
-    }
+    let rate = cycles(std::slice::from_ref(&bench.way), &bench.request, bench.plan, WINDOW).await?;
     let rescued = bench.coordinator.farm().stats().await?.rescued_wakeups;
     let over = over(server);
     println!(
@@ -262,13 +217,16 @@ async fn cycles_over_grpc(server: Option<&Server>) -> Outcome {
 }
 
 /// From the call to the moment the agent holds the lease, one at a time.
-async fn latency() -> Outcome {
-    let calls: usize = std::env::var("PLANFORGE_BENCH_CALLS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
+async fn latency(server: Option<&Server>) -> Outcome {
+    let calls = setting("PLANFORGE_BENCH_CALLS", 10_000);
     let folder = tempfile::tempdir_in(".")?;
-    let bench = Bench::start(folder.path()).await?;
+    let mut config = CoordinatorConfig::new(folder.path());
+    config.postgres = server.map(|server| postgres(server, "bench_latency"));
+    let bench = Bench::start_with(config, folder.path()).await?;
+    let durable = server.map_or(folder.path(), Server::socket_folder);
     let mut agent = connect(&bench.way, 0).await?;
     let mut farm = bench.way.farm().await?;
-    let (rate, before) = fsyncs(folder.path())?;
+    let (rate, before) = fsyncs(durable)?;
     let mut times = Vec::with_capacity(calls);
     for _ in 0..calls {
         let begin = Instant::now();
@@ -283,10 +241,11 @@ async fn latency() -> Outcome {
         while !matches!(agent.next().await?, Kind::FinishedAck(_)) {}
     }
     times.sort_by(f64::total_cmp);
-    let (_, after) = fsyncs(folder.path())?;
+    let (_, after) = fsyncs(durable)?;
     let rescued = bench.coordinator.farm().stats().await?.rescued_wakeups;
     println!(
-        "latency: {calls} calls, p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms; fsync {rate:.0}/s, p50 {:.2}/{:.2} ms, p99 {:.2}/{:.2} ms (before/after); rescued {rescued}",
+        "latency{}: {calls} calls, p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms; fsync {rate:.0}/s, p50 {:.2}/{:.2} ms, p99 {:.2}/{:.2} ms (before/after); rescued {rescued}",
+        over(server),
         percentile(&times, 0.5),
         percentile(&times, 0.99),
         percentile(&times, 1.0),
@@ -299,29 +258,38 @@ async fn latency() -> Outcome {
     Ok(())
 }
 
-/// The other process of [`agents`]: a thousand agents on a few connections, each beating every three seconds.
+/// The other process of [`agents`]: agents, each with a connection and beating every three seconds, that come back as the
+/// real ones do.
 async fn fleet(way: &Way) -> Outcome {
-    let mut agents = Vec::with_capacity(FLEET);
-    for number in 0..FLEET {
-        let mut agent = connect(way, number).await?;
-        let out = agent.out.clone();
-        agents.push(tokio::spawn(async move { while agent.next().await.is_ok() {} }));
+    let agents = (0..setting("PLANFORGE_BENCH_AGENTS", FLEET)).map(|number| {
+        let way = way.clone();
         tokio::spawn(async move {
-            let mut beat = tokio::time::interval(Duration::from_secs(3));
+            let mut backoff = Backoff::new(RECONNECTS_FIRST, RECONNECTS_LONGEST);
             loop {
-                beat.tick().await;
-                let telemetry = vec![v1::DeviceTelemetry { device: "cpu0".into(), json: r#"{"load":0.5}"#.into() }];
-                let kind = Some(Say::Heartbeat(v1::Heartbeat { leases: Vec::new(), telemetry }));
-                if out.send(v1::AgentMessage { kind }).await.is_err() {
-                    return;
+                if let Ok(mut agent) = connect(&way, number).await {
+                    backoff = Backoff::new(RECONNECTS_FIRST, RECONNECTS_LONGEST);
+                    let beating = tokio::spawn(beat(agent.out.clone()));
+                    while agent.next().await.is_ok() {}
+                    beating.abort();
                 }
+                tokio::time::sleep(backoff.next_delay()).await;
             }
-        });
-    }
-    for agent in agents {
-        agent.await?;
-    }
+        })
+    });
+    let _: Vec<Result<(), _>> = futures::future::join_all(agents).await;
     Ok(())
+}
+
+async fn beat(out: tokio::sync::mpsc::Sender<v1::AgentMessage>) {
+    let mut beat = tokio::time::interval(Duration::from_secs(3));
+    loop {
+        beat.tick().await;
+        let telemetry = vec![v1::DeviceTelemetry { device: "cpu0".into(), json: r#"{"load":0.5}"#.into() }];
+        let kind = Some(Say::Heartbeat(v1::Heartbeat { leases: Vec::new(), telemetry }));
+        if out.send(v1::AgentMessage { kind }).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Resident memory in MiB and processor time in seconds of this process.
@@ -336,7 +304,20 @@ fn cost() -> Result<(f64, f64), Box<dyn std::error::Error + Send + Sync>> {
     Ok((kib / 1024.0, ticks / 100.0))
 }
 
+/// Until all agents are there, in seconds.
+async fn gathered(bench: &Bench, count: usize) -> Result<f64, Trouble> {
+    let begin = Instant::now();
+    while bench.coordinator.farm().stats().await?.agents_up < count as u64 {
+        if begin.elapsed() > Duration::from_secs(120) {
+            return Err("the agents do not connect".into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(begin.elapsed().as_secs_f64())
+}
+
 async fn agents() -> Outcome {
+    let count = setting("PLANFORGE_BENCH_AGENTS", FLEET);
     let folder = tempfile::tempdir_in(".")?;
     let bench = Bench::start(folder.path()).await?;
     let mut child = tokio::process::Command::new(std::env::current_exe()?)
@@ -344,21 +325,24 @@ async fn agents() -> Outcome {
         .env(SECRET, &bench.way.secret)
         .kill_on_drop(true)
         .spawn()?;
-    let begin = Instant::now();
-    while bench.coordinator.farm().stats().await?.agents_up < FLEET as u64 {
-        if begin.elapsed() > Duration::from_secs(120) {
-            return Err("the agents do not connect".into());
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    let connected_s = begin.elapsed().as_secs_f64();
+    let connected_s = gathered(&bench, count).await?;
     let (_, cpu_before) = cost()?;
     let window = Instant::now();
     tokio::time::sleep(Duration::from_secs(15)).await;
     let (rss_mib, cpu_after) = cost()?;
     let share = 100.0 * (cpu_after - cpu_before) / window.elapsed().as_secs_f64();
     println!(
-        "agents: {FLEET} beating every 3 s (connected in {connected_s:.1} s): {rss_mib:.0} MiB, {share:.1} % of one core; asked 150 MiB, 20 %"
+        "agents: {count} beating every 3 s (connected in {connected_s:.1} s): {rss_mib:.0} MiB, {share:.1} % of one core; asked 150 MiB, 20 % of 1,000, 400 MiB of 5,000"
+    );
+    let (mut config, address) = (CoordinatorConfig::new(folder.path()), bench.coordinator.address());
+    bench.coordinator.shutdown().await;
+    let begin = Instant::now();
+    config.listen = address;
+    let bench = Bench::start_with(config, folder.path()).await?;
+    gathered(&bench, count).await?;
+    println!(
+        "agents: {count} are back {:.1} s after the coordinator ended; asked 15 s of 5,000",
+        begin.elapsed().as_secs_f64()
     );
     child.kill().await?;
     bench.coordinator.shutdown().await;

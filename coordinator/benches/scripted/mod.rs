@@ -6,7 +6,16 @@ use planforge_proto::v1::{
     self, agent_message::Kind as Say, coordinator_message::Kind, farm_client::FarmClient, fleet_client::FleetClient,
 };
 use planforge_types::Digest;
-use std::path::Path;
+use std::{
+    fs::File,
+    os::unix::fs::FileExt as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
@@ -20,6 +29,29 @@ pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
 pub type Outcome = Result<(), Trouble>;
 
 pub const SKU: &str = "cpu-x86-64-v3";
+
+/// Who submits at once, and as many agents.
+pub const CALLERS: usize = 64;
+
+/// A number that the environment sets.
+pub fn setting(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Durable appends of 4 KiB: count per second, and the sorted times.
+pub fn fsyncs(folder: &Path) -> Result<(f64, Vec<f64>), std::io::Error> {
+    let file = File::create(folder.join("fsync"))?;
+    let (begin, mut times, mut at) = (Instant::now(), Vec::new(), 0);
+    while begin.elapsed() < Duration::from_secs(2) {
+        let one = Instant::now();
+        file.write_all_at(&[7; 4096], at)?;
+        file.sync_data()?;
+        times.push(one.elapsed().as_secs_f64() * 1e3);
+        at += 4096;
+    }
+    times.sort_by(f64::total_cmp);
+    Ok((times.len() as f64 / begin.elapsed().as_secs_f64(), times))
+}
 
 pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
@@ -161,4 +193,48 @@ impl Agent {
         self.out.send(v1::AgentMessage { kind: Some(Say::Finished(finished)) }).await?;
         Ok(())
     }
+}
+
+/// Cycles a second (submit, lease, finish) of 64 callers and 64 agents, who go by these ways in turns.
+pub async fn cycles(
+    ways: &[Way],
+    request: &v1::SubmitRequest,
+    plan: (Digest, u64),
+    window: Duration,
+) -> Result<f64, Trouble> {
+    let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let mut agents = Vec::new();
+    for (number, way) in ways.iter().cycle().take(CALLERS).enumerate() {
+        let (mut agent, done) = (connect(way, number).await?, done.clone());
+        agents.push(tokio::spawn(async move {
+            while let Ok(kind) = agent.next().await {
+                match kind {
+                    Kind::Assign(assign) => agent.finish(assign, plan).await?,
+                    Kind::FinishedAck(_) => drop(done.fetch_add(1, Ordering::Relaxed)),
+                    _ => {}
+                }
+            }
+            Outcome::Ok(())
+        }));
+    }
+    let begin = Instant::now();
+    let mut callers = Vec::new();
+    for way in ways.iter().cycle().take(CALLERS) {
+        let mut farm = way.farm().await?;
+        let (request, stop) = (request.clone(), stop.clone());
+        callers.push(tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                farm.submit(request.clone()).await?;
+            }
+            Outcome::Ok(())
+        }));
+    }
+    tokio::time::sleep(window).await;
+    let rate = done.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await??;
+    }
+    agents.iter().for_each(tokio::task::JoinHandle::abort);
+    Ok(rate)
 }

@@ -4,6 +4,7 @@
 //! the current folder, or in the one that `PLANFORGE_BENCH_FOLDER` names, and takes away again (up to 12 GB).
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
+#![allow(dead_code, reason = "benchmarks share what is scripted, and each uses a part")]
 
 mod backup;
 mod gc;
