@@ -223,6 +223,20 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("admin restore", &["planforge admin restore /backups/farm-monday --data ~/farm-again"]),
     ("admin migrate", &["planforge admin migrate --data ~/farm --store-file /etc/planforge/store"]),
+    (
+        "admin export",
+        &[
+            "planforge admin export /srv/farm-exported --data ~/farm",
+            "planforge admin export /srv/farm-exported --data ~/farm --store-file /etc/planforge/store --blobs-keys s3.keys",
+        ],
+    ),
+    (
+        "admin import",
+        &[
+            "planforge admin import /srv/farm-exported --data ~/farm-again",
+            "planforge admin import /srv/farm-exported --data ~/farm-again --store-file /etc/planforge/store --blobs s3://bucket/farm",
+        ],
+    ),
     ("admin scrub", &["planforge admin scrub", "planforge admin scrub --rate 500"]),
     ("doctor", &["planforge doctor", "planforge doctor --no-self-test --json"]),
     ("probe", &["planforge probe"]),

@@ -1,6 +1,7 @@
 //! A farm whose blobs lie in S3: built, fetched, killed, moved home and back, and refused in words.
 
 use nix::sys::signal::Signal;
+use planforge_postgres_server::Server;
 use planforge_s3_server::{BUCKET, Proxy, S3Server};
 use planforge_tests::{
     eventually,
@@ -292,4 +293,144 @@ fn places_that_cannot_be_the_farms_are_refused_in_words() {
         let words = said(&process::run(command));
         assert!(words.contains("lie in s3://farm/blobs"), "{words}");
     }
+}
+
+/// Copies what lies in a folder into another.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    let mut copy = Command::new("cp");
+    copy.arg("-a").arg(from.join(".")).arg(to);
+    let output = process::run(copy);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// Builds a small engine.
+fn build(farm: &Farm, threads: &str) -> Value {
+    let jobs = farm.submit(&models::digits(), &["--sku", "cpu-x86-64-v2", "--threads", threads]);
+    let job = farm.wait_ended(&id_of(&jobs[0]));
+    assert_eq!(job["state"], "succeeded", "{job}");
+    job
+}
+
+/// A farm whose rows lie in PostgreSQL and whose blobs in S3.
+fn over_both(database: &Server, server: &S3Server) -> Farm {
+    let flags = flags(&server.endpoint(), server);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Farm::start_among(Link::Loopback, &flags, &[("PLANFORGE_STORE", &database.database("farm"))])
+}
+
+/// As docs/operations.md tells it: the database first and the store after it, while the farm works; then both are gone, and
+/// the coordinator's host with them.
+#[test]
+fn a_farm_is_restored_from_copies_of_its_database_and_its_bucket() {
+    let Some(database) = Server::start() else { return };
+    let mut server = S3Server::start();
+    let mut farm = over_both(&database, &server);
+    let agent = farm.start_agent("one", "host", None);
+    farm.wait_agents(1);
+    let kept = build(&farm, "1");
+    let database_copy = database.dump("farm");
+    let lost = build(&farm, "2");
+    let bucket_copy = farm.path().join("bucket");
+    copy(server.folder(), &bucket_copy);
+    drop(agent);
+    farm.kill_coordinator();
+    server.stop();
+    for folder in [farm.data(), server.folder().join(BUCKET)] {
+        fs::remove_dir_all(folder).expect("it goes");
+    }
+
+    database.restore("farm", &database_copy);
+    copy(&bucket_copy, server.folder());
+    server.start_again();
+    farm.restart_coordinator();
+    assert_eq!(farm.job(&id_of(&kept)).expect("the job is known")["state"], "succeeded");
+    fetch(&farm, &farm.url, &kept);
+    assert_eq!(farm.job(&id_of(&lost)), None, "it came after the copy");
+    // The farm goes on, and what was lost is made again.
+    let _agent = farm.start_agent("one", "host", None);
+    farm.wait_agents(1);
+    let again = build(&farm, "2");
+    assert_eq!(again["engine_key"], lost["engine_key"]);
+    fetch(&farm, &farm.url, &again);
+}
+
+/// `planforge admin export|import` with flags of the store.
+fn exchange(farm: &Farm, server: &S3Server, data: &Path, store: &str, arguments: &[&str]) -> Output {
+    let mut command = process::command(&farm.home("admin"));
+    command.env("PLANFORGE_STORE", store).arg("admin").args(arguments).args(["--json", "--data"]).arg(data);
+    command.args(["--blobs-endpoint", &server.endpoint(), "--blobs-keys"]).arg(server.keys_file());
+    process::run(command)
+}
+
+fn object(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", said(output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
+}
+
+#[test]
+fn a_farm_goes_out_of_postgres_and_s3_and_into_others() {
+    let Some(database) = Server::start() else { return };
+    let mut server = S3Server::start();
+    server.make_bucket("other");
+    let mut farm = over_both(&database, &server);
+    let store = database.url("postgres", "farm");
+    let agent = farm.start_agent("one", "host", None);
+    farm.wait_agents(1);
+    let kept = build(&farm, "1");
+    drop(agent);
+    let (out, data) = (farm.path().join("exported"), farm.data());
+    let out_word = out.display().to_string();
+    let export = |farm: &Farm, server: &S3Server| exchange(farm, server, &data, &store, &["export", &out_word]);
+    let refused = export(&farm, &server);
+    assert!(!refused.status.success() && said(&refused).contains("another coordinator"), "{}", said(&refused));
+    stop(&mut farm);
+
+    // Broken off where the blobs are away, it is no farm yet, and goes on where it was.
+    server.stop();
+    let broken_off = export(&farm, &server);
+    assert!(!broken_off.status.success() && !out.join("farm.db").exists(), "{}", said(&broken_off));
+    server.start_again();
+    let exported = object(&export(&farm, &server));
+    assert_eq!(exported["blobs"].as_u64(), Some(blobs_in(&server) as u64), "{exported}");
+    let again = export(&farm, &server);
+    assert!(!again.status.success() && said(&again).contains("is not empty"), "{}", said(&again));
+    let mut check = process::command(&farm.home("admin"));
+    check.args(["admin", "check", "--read", "--data"]).arg(&out);
+    let checked = process::run(check);
+    assert!(checked.status.success(), "{}", said(&checked));
+
+    // Into another database and another bucket: the same rows, by count and digest.
+    let (other, home) = (database.database("other"), farm.path().join("other"));
+    let import =
+        |farm: &Farm| exchange(farm, &server, &home, &other, &["import", &out_word, "--blobs", "s3://other/blobs"]);
+    let imported = object(&import(&farm));
+    assert_eq!(imported["blobs"], exported["blobs"]);
+    let tables = |told: &Value| {
+        let tables = told["tables"].as_array().expect("tables").clone();
+        tables.into_iter().filter(|table| table["table"] != "blob_notes").collect::<Vec<_>>()
+    };
+    assert!(tables(&exported).len() >= 30, "{exported}");
+    assert_eq!(tables(&imported), tables(&exported));
+    let again = import(&farm);
+    assert!(!again.status.success() && said(&again).contains("is not empty"), "{}", said(&again));
+
+    // All three are the farm.
+    let serve = |name: &str, data: &Path, store: Option<&str>, flags: &[String]| {
+        let mut command = process::command(&farm.home(name));
+        command.envs(store.map(|store| ("PLANFORGE_STORE", store)));
+        command.args(["coordinator", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(flags);
+        let mut coordinator = Process::start(name, farm.path(), command);
+        let line = coordinator.wait_for_line("url ");
+        let url = line[line.find("http://").expect("a URL")..].split_whitespace().next().expect("a URL").to_owned();
+        fetch(&farm, &url, &kept);
+        coordinator.signal(Signal::SIGTERM);
+        assert!(coordinator.wait().success());
+    };
+    let mut others = flags(&server.endpoint(), &server);
+    others[1] = "s3://other/blobs".into();
+    serve("others", &home, Some(&other), &others);
+    serve("exported", &out, None, &[]);
+    farm.restart_coordinator();
+    fetch(&farm, &farm.url, &kept);
 }

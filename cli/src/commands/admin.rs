@@ -2,20 +2,21 @@
 //!
 //! All but `scrub` work on the data folder itself, whether or not its coordinator runs: that may be what does not start.
 
+mod moving;
+
 use crate::{
-    cloud::{self, CloudArgs},
+    cloud::CloudArgs,
     context::Context,
     failure::Failure,
     farm::{Farm, Need, Place},
     local::OwnersWay,
-    settings::Key,
     tables,
 };
 use clap::Subcommand;
 use planforge_backup::{BackupError, Checked, How};
 use planforge_coordinator::{
-    server::{self, BlobsMove, BlobsPlace, MovedBlobs},
-    store::{self, BadRow, MovedTable},
+    server,
+    store::{self, BadRow},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_report::format::date;
@@ -73,6 +74,34 @@ enum Action {
         #[command(flatten)]
         cloud: CloudArgs,
     },
+    /// Copy the farm of the folder of --data, wherever its rows and blobs lie, into a data folder of its own; its coordinator
+    /// must not run. Every table and blob is held against its digest. Broken off, it goes on where it was
+    Export {
+        /// Where to: a folder that does not exist yet
+        folder: PathBuf,
+        /// Folder where the blobs lie, if not in the folder of the farm
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
+        /// File that holds the URL of the farm's database, where that is PostgreSQL [env: PLANFORGE_STORE]
+        #[arg(long, value_name = "FILE")]
+        store_file: Option<PathBuf>,
+        #[command(flatten)]
+        cloud: CloudArgs,
+    },
+    /// Put the farm of an exported folder into the folder of --data, which must be empty, or into an empty PostgreSQL
+    /// database, its blobs into a folder or a cloud. The exported folder stays as it is
+    Import {
+        /// A folder that `admin export` or `admin backup` made
+        folder: PathBuf,
+        /// Where the blobs go, if not into the folder of --data: a folder, or s3://BUCKET/PREFIX
+        #[arg(long, value_name = "PLACE")]
+        blobs: Option<String>,
+        /// File that holds the URL of an empty database, where the farm goes to PostgreSQL [env: PLANFORGE_STORE]
+        #[arg(long, value_name = "FILE")]
+        store_file: Option<PathBuf>,
+        #[command(flatten)]
+        cloud: CloudArgs,
+    },
     /// Have the coordinator look now whether stored blobs still have their bytes; damaged ones are set aside
     Scrub {
         /// Bytes that it reads in a second, at most
@@ -88,9 +117,15 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             backup(context, &folder(context, "backup DIR")?, &to, if link { How::Link } else { How::Copy }).await
         }
         Action::Restore { backup } => restore(context, &backup, &context.settings.data_folder()?).await,
-        Action::Migrate { store_file } => migrate(context, store_file.as_deref()).await,
+        Action::Migrate { store_file } => moving::migrate(context, store_file.as_deref()).await,
         Action::Blobs { place, from, store_file, cloud } => {
-            blobs(context, &place, from, store_file.as_deref(), &cloud).await
+            moving::blobs(context, &place, from, store_file.as_deref(), &cloud).await
+        }
+        Action::Export { folder, from, store_file, cloud } => {
+            moving::export(context, folder, from, store_file.as_deref(), &cloud).await
+        }
+        Action::Import { folder, blobs, store_file, cloud } => {
+            moving::import(context, folder, blobs.as_deref(), store_file.as_deref(), &cloud).await
         }
         Action::Scrub { rate } => {
             Farm::with(context, Need::Answers, async |farm| scrub(context, farm, rate << 20).await).await
@@ -109,82 +144,6 @@ fn folder(context: &Context<'_>, action: &str) -> Result<PathBuf, Failure> {
         None => Err(Failure::usage(format!("{endpoint} is no coordinator that you run on this machine"))
             .hint(format!("on its machine, as the user that runs it: planforge admin {action} --data DIR"))),
     }
-}
-
-async fn migrate(context: &Context<'_>, store_file: Option<&Path>) -> Result<(), Failure> {
-    let url = super::coordinator::store_url(context, store_file, None)?.ok_or_else(|| {
-        Failure::usage("nobody said to which database")
-            .hint("set PLANFORGE_STORE=postgres://USER@HOST/DATABASE, or write that into a file: --store-file FILE")
-    })?;
-    let data = context.settings.data_folder()?;
-    let printer = context.printer;
-    let mut tell = |moved: &MovedTable| {
-        let how = if moved.was_there { "was there" } else { "copied" };
-        printer.note(&format!("{}: {} rows, {how}, {}", moved.table, moved.rows, moved.digest.short()));
-    };
-    let moved = server::move_to_postgres(&data, &url, &mut tell).await?;
-    let rows: u64 = moved.tables.iter().map(|table| table.rows).sum();
-    context.printer.data(&format!(
-        "{rows} rows in {} tables are in {}; blobs and the former database are where they were",
-        moved.tables.len(),
-        moved.database
-    ))?;
-    context.printer.object(&serde_json::json!({
-        "database": moved.database,
-        "tables": moved.tables.iter().map(|table| {
-            serde_json::json!({ "table": table.table, "rows": table.rows, "digest": table.digest.to_string() })
-        }).collect::<Vec<_>>(),
-    }))?;
-    context.printer.hint("start the coordinator with the same URL (PLANFORGE_STORE, --store-file) on this folder");
-    Ok(())
-}
-
-async fn blobs(
-    context: &Context<'_>,
-    place: &str,
-    from_folder: Option<PathBuf>,
-    store_file: Option<&Path>,
-    cloud: &CloudArgs,
-) -> Result<(), Failure> {
-    let data_dir = context.settings.data_folder()?;
-    // In its own place unless another one is named.
-    let to = match cloud::place(place)? {
-        BlobsPlace::Folder(folder) => BlobsPlace::Folder(std::path::absolute(&folder).unwrap_or(folder)),
-        in_cloud => in_cloud,
-    };
-    let what = BlobsMove {
-        data_dir,
-        postgres: super::coordinator::store_url(context, store_file, None)?,
-        from_folder,
-        to,
-        access: cloud.access(context.settings.switch(Key::AllowReadable)?),
-        read_back: cloud.blobs_read_back,
-    };
-    let spinner = context.printer.spinner("moving blobs");
-    let mut tell = |moved: &MovedBlobs| {
-        spinner.say(&format!("{} of {} blobs, {}", moved.blobs, moved.of_blobs, tables::bytes(moved.bytes)));
-    };
-    let moved = server::move_blobs(&what, &mut tell).await;
-    spinner.clear();
-    let moved = moved?;
-    let MovedBlobs { from, to, blobs, bytes, was_there, damaged, .. } = &moved;
-    let size = tables::bytes(*bytes);
-    context
-        .printer
-        .data(&format!("{blobs} blobs, {size}, are in {to}; {was_there} were there before; {from} is as it was"))?;
-    context.printer.object(&serde_json::json!({
-        "from": from,
-        "to": to,
-        "blobs": blobs,
-        "bytes": bytes,
-        "was_there": was_there,
-        "damaged": damaged.iter().map(Digest::to_string).collect::<Vec<_>>(),
-    }))?;
-    if !damaged.is_empty() {
-        context.printer.problem(&format!("{} blobs are damaged in {from} and were left out", damaged.len()));
-    }
-    context.printer.hint(&format!("start the coordinator with --blobs {to}; remove {from} when all is well"));
-    Ok(())
 }
 
 /// Refuses what works on a folder of blobs where they lie in a cloud.

@@ -6,6 +6,7 @@
 
 mod blobs;
 mod connection;
+mod exchange;
 mod forward;
 mod moving;
 mod moving_blobs;
@@ -16,6 +17,7 @@ mod tidy;
 
 pub use crate::certificates::CERTIFICATE_LIFE;
 pub use crate::doors::{Budget, CONNECTIONS_MAX, FIRST_REQUEST_WITHIN, Places};
+pub use exchange::{Exchanged, Export, Import, Step, export, import};
 pub use moving::{Moved, move_to_postgres};
 pub use moving_blobs::{BlobsMove, BlobsPlace, MovedBlobs, blobs_elsewhere, move_blobs};
 pub use refresh::RefreshSchedule;

@@ -26,17 +26,26 @@ pub async fn move_to_postgres(
     url: &str,
     tell: &mut (dyn FnMut(&MovedTable) + Send),
 ) -> Result<Moved, StartError> {
-    let of_store = |error: StoreError| StartError::Farm(error.into());
     let _lock = lock_data_dir(data_dir)?;
-    let file = data_dir.join(DATABASE);
+    move_file(&data_dir.join(DATABASE), data_dir, url, tell).await
+}
+
+/// The same with the database of another folder, which stays what it is.
+pub(super) async fn move_file(
+    file: &Path,
+    data_dir: &Path,
+    url: &str,
+    tell: &mut (dyn FnMut(&MovedTable) + Send),
+) -> Result<Moved, StartError> {
+    let of_store = |error: StoreError| StartError::Farm(error.into());
     if data_dir.join(FARM_NAME).exists() {
         return Err(StartError::StoreElsewhere { folder: data_dir.to_owned() });
     }
-    if is_gone(&file) {
+    if is_gone(file) {
         return Err(StartError::NoFarm { folder: data_dir.to_owned() });
     }
     // Of this program's version, as the other one is.
-    SqliteStore::open(&file).await.map_err(StartError::Farm)?.close().await.map_err(of_store)?;
+    SqliteStore::open(file).await.map_err(StartError::Farm)?.close().await.map_err(of_store)?;
     let config = PostgresConfig { url: url.to_owned(), may_begin: true, ..PostgresConfig::default() };
     let store = PostgresStore::open(&config).await.map_err(of_store)?;
     let mark = data_dir.join(MOVING);
@@ -56,7 +65,7 @@ pub async fn move_to_postgres(
         tell(table);
         tables.push(*table);
     };
-    move_tables(&file, url, &mut told).await.map_err(of_store)?;
+    move_tables(file, url, &mut told).await.map_err(of_store)?;
     // Nobody else led meanwhile.
     store.check(epoch).await.map_err(of_store)?;
     let database = store.name().to_owned();

@@ -43,6 +43,8 @@ pub struct BlobsMove {
     pub access: CloudAccess,
     /// Read every blob back that is written to a cloud.
     pub read_back: bool,
+    /// The farm's blobs lie there from then on; else it is a copy, and the farm stays where it is.
+    pub stay: bool,
 }
 
 /// What came of a move, and how far one is.
@@ -171,7 +173,9 @@ pub async fn move_blobs(
         return Err(BlobError::NotKept { digest: *digest, place: moved.to }.into());
     }
     store.check(epoch).await.map_err(of_store)?;
-    note(&*notes, PLACE, moved.to.clone()).await?;
+    if what.stay {
+        note(&*notes, PLACE, moved.to.clone()).await?;
+    }
     store.close().await.map_err(of_store)?;
     Ok(moved)
 }

@@ -201,6 +201,9 @@ pub enum StartError {
     #[error("there is no farm in {}", folder.display())]
     NoFarm { folder: PathBuf },
 
+    #[error("the folder {} is not empty", folder.display())]
+    NotEmpty { folder: PathBuf },
+
     #[error("the database {database} is a farm's already")]
     DatabaseInUse { database: String },
 
@@ -249,6 +252,7 @@ impl StartError {
                 "name its store (PLANFORGE_STORE, --store-file FILE), reach its coordinator (--server URL), or use another folder".into()
             }
             Self::NoFarm { .. } => "name the folder of a farm: --data DIR".into(),
+            Self::NotEmpty { .. } => "name a folder that does not exist yet, or the one of an export that was broken off".into(),
             Self::DatabaseInUse { .. } => "make an empty database or schema for this farm".into(),
             Self::Peers(_) => "see planforge coordinator --help: --advertise, --peers-ca".into(),
             Self::TwoFarms { .. } => "give each farm folders of its own".into(),

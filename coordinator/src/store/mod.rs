@@ -15,7 +15,7 @@
 //! | [`postgres`] | a server, for several coordinators: what it must be like, its schema |
 //! | `postgres_writer` | its writer: transactions under the lease of whoever leads |
 //! | `postgres_words` | where its language differs |
-//! | `moving` | copying everything from SQLite to PostgreSQL |
+//! | `moving` | copying everything from SQLite to PostgreSQL, and from either into a file |
 //! | `unreadable` | rows that cannot be decoded: left out, told, counted |
 //! | `sql` | the statements, shaped so that both SQL databases run the same ones |
 //! | `lists` | which index a list of jobs or engines is read along |
@@ -49,7 +49,7 @@ mod walk;
 
 pub use coverage::{Coverage, CoverageFilter, CoveredModels, Standing, StandingJob};
 pub use mem::MemStore;
-pub use moving::{MovedTable, move_tables};
+pub use moving::{MovedTable, copy_tables, fetch_tables, move_tables};
 pub use notes::{StoreNotes, noted_in_file};
 pub use past::{HistoryFilter, PastBuild, PastPlace};
 pub use postgres::{Leadership, PostgresConfig, PostgresStore};

@@ -1,6 +1,6 @@
-//! Moving what SQLite remembers to PostgreSQL, table by table: each is copied in one transaction, read back, and counts
-//! only when both have as many rows with the same digest. A move that was broken off goes on behind the tables that are
-//! there whole.
+//! Moving what SQLite remembers to PostgreSQL, and what either remembers into a file, table by table: each is copied in one
+//! transaction, read back, and counts only when both have as many rows with the same digest. A move that was broken off
+//! goes on behind the tables that are there whole.
 //!
 //! Tables that triggers keep are copied like the others, with the triggers off: what they say is the same.
 
@@ -15,6 +15,7 @@ use futures::TryStreamExt as _;
 use planforge_types::{Digest, DigestWriter};
 use sqlx::{
     AssertSqlSafe, Connection as _, PgConnection, Row as _, SqliteConnection,
+    postgres::PgRow,
     sqlite::{SqliteConnectOptions, SqliteRow},
 };
 use std::path::Path;
@@ -53,7 +54,9 @@ const TABLES: [&str; 31] = [
     "history_builds",
     "blob_notes",
 ];
-/// Values that one statement inserts; PostgreSQL takes 65,535.
+/// What only the place knows where its blobs lie: no part of a file that is taken elsewhere.
+const OF_THE_PLACE: &str = "blob_notes";
+/// Values that one statement inserts; SQLite takes 32,766, PostgreSQL takes 65,535.
 const VALUES_AT_ONCE: usize = 8_192;
 
 /// A table that is there, whole.
@@ -86,6 +89,10 @@ impl Table {
     fn select(&self) -> String {
         let columns: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
         format!("SELECT {} FROM {} ORDER BY {}", columns.join(", "), self.name, self.key.join(", "))
+    }
+
+    fn rows_at_once(&self) -> usize {
+        (VALUES_AT_ONCE / self.columns.len().max(1)).max(1)
     }
 
     fn insert(&self, rows: usize) -> String {
@@ -147,6 +154,122 @@ pub async fn move_tables(file: &Path, url: &str, tell: &mut (dyn FnMut(&MovedTab
     Ok(())
 }
 
+/// Copies every table of a PostgreSQL database into a database file, both of this program's version and used by nobody else,
+/// but for what only the place of its blobs knows. `tell` hears of each table that is there, whole.
+///
+/// # Errors
+/// As [`move_tables`].
+pub async fn fetch_tables(
+    url: &str,
+    file: &Path,
+    tell: &mut (dyn FnMut(&MovedTable) + Send),
+) -> Result<(), StoreError> {
+    let unwritten = |error: sqlx::Error| sqlite::classify(file, "write to it", &error);
+    let (mut from, name) = connected(url).await?;
+    let unread = |error: sqlx::Error| classify(&name, "read it", &error);
+    let mut to =
+        SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(file)).await.map_err(unwritten)?;
+    // As it was at one moment.
+    let mut from = from.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await.map_err(unread)?;
+    for table in TABLES.into_iter().filter(|table| *table != OF_THE_PLACE) {
+        let table = described(&mut to, table).await.map_err(unwritten)?;
+        tell(&fetch_table(&mut from, &name, &mut to, file, &table).await?);
+    }
+    to.close().await.map_err(unwritten)
+}
+
+/// Copies a database file that nobody uses, but for what only the place of its blobs knows.
+///
+/// # Errors
+/// When either cannot be read or written, or the copy is not what was copied.
+pub async fn copy_tables(from: &Path, to: &Path, tell: &mut (dyn FnMut(&MovedTable) + Send)) -> Result<(), StoreError> {
+    let unread = |error: sqlx::Error| sqlite::classify(from, "copy it", &error);
+    let options = SqliteConnectOptions::new().filename(from);
+    let mut source = SqliteConnection::connect_with(&options).await.map_err(unread)?;
+    sqlx::query("VACUUM INTO $1").bind(to.to_string_lossy()).execute(&mut source).await.map_err(unread)?;
+    let unwritten = |error: sqlx::Error| sqlite::classify(to, "read it back", &error);
+    let mut copy =
+        SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(to)).await.map_err(unwritten)?;
+    for name in TABLES.into_iter().filter(|table| *table != OF_THE_PLACE) {
+        let table = described(&mut source, name).await.map_err(unread)?;
+        let wanted = rows_of(&mut source, &table).await.map_err(unread)?;
+        let copied = rows_of(&mut copy, &table).await.map_err(unwritten)?;
+        tell(&same(name, wanted, copied, false)?);
+    }
+    sqlx::query("DELETE FROM blob_notes").execute(&mut copy).await.map_err(unwritten)?;
+    copy.close().await.map_err(unwritten)
+}
+
+/// A table that was copied, if it was.
+fn same(
+    table: &'static str,
+    wanted: (u64, Digest),
+    copied: (u64, Digest),
+    was_there: bool,
+) -> Result<MovedTable, StoreError> {
+    if copied == wanted {
+        return Ok(MovedTable { table, rows: wanted.0, digest: wanted.1, was_there });
+    }
+    let detail = format!(
+        "its table {table} has {} rows of digest {} after {} rows of digest {} were copied",
+        copied.0, copied.1, wanted.0, wanted.1
+    );
+    Err(StoreError::Failed { operation: "copy", detail })
+}
+
+async fn fetch_table(
+    from: &mut PgConnection,
+    name: &str,
+    to: &mut SqliteConnection,
+    file: &Path,
+    table: &Table,
+) -> Result<MovedTable, StoreError> {
+    let unread = |error: sqlx::Error| classify(name, "read it", &error);
+    let unwritten = |error: sqlx::Error| sqlite::classify(file, "write to it", &error);
+    let wanted = read_back(from, table).await.map_err(unread)?;
+    if rows_of(to, table).await.map_err(unwritten)? == wanted {
+        return same(table.name, wanted, wanted, true);
+    }
+    let mut writing = to.begin().await.map_err(unwritten)?;
+    // Triggers cannot be turned off: they go, and come back before anybody sees it.
+    let triggers: Vec<(String, String)> = sqlx::query_as("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+        .fetch_all(&mut *writing)
+        .await
+        .map_err(unwritten)?;
+    for (trigger, _) in &triggers {
+        let drop = format!("DROP TRIGGER \"{trigger}\"");
+        sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut *writing).await.map_err(unwritten)?;
+    }
+    let delete = format!("DELETE FROM {}", table.name);
+    sqlx::raw_sql(AssertSqlSafe(delete)).execute(&mut *writing).await.map_err(unwritten)?;
+    let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(from).try_chunks(table.rows_at_once());
+    loop {
+        let piece = match rows.try_next().await {
+            Ok(Some(piece)) => piece,
+            Ok(None) => break,
+            Err(error) => return Err(unread(error.1)),
+        };
+        let mut insert = sqlx::query(AssertSqlSafe(table.insert(piece.len())));
+        for row in &piece {
+            for value in pg_values(row, table).map_err(unread)? {
+                insert = match value {
+                    Value::Text(text) => insert.bind(text),
+                    Value::Int(number) => insert.bind(number),
+                    Value::Real(number) => insert.bind(number),
+                };
+            }
+        }
+        insert.execute(&mut *writing).await.map_err(unwritten)?;
+    }
+    for (_, trigger) in triggers {
+        sqlx::raw_sql(AssertSqlSafe(trigger)).execute(&mut *writing).await.map_err(unwritten)?;
+    }
+    let copied = rows_of(&mut writing, table).await.map_err(unwritten)?;
+    let moved = same(table.name, wanted, copied, false)?;
+    writing.commit().await.map_err(unwritten)?;
+    Ok(moved)
+}
+
 async fn described(from: &mut SqliteConnection, name: &'static str) -> Result<Table, sqlx::Error> {
     let rows =
         sqlx::query("SELECT name, type, pk FROM pragma_table_info($1) ORDER BY cid").bind(name).fetch_all(from).await?;
@@ -177,25 +300,16 @@ async fn move_table(
     let unread = |error: sqlx::Error| sqlite::classify(file, "read it", &error);
     let unwritten = |error: sqlx::Error| classify(name, "write to it", &error);
     let there = read_back(to, table).await.map_err(unwritten)?;
-    let mut wanted = Sum::default();
-    {
-        let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(&mut *from);
-        while let Some(row) = rows.try_next().await.map_err(unread)? {
-            wanted.add(&values(&row, table).map_err(unread)?);
-        }
-    }
-    let wanted = wanted.end();
-    let moved = |was_there| MovedTable { table: table.name, rows: wanted.0, digest: wanted.1, was_there };
+    let wanted = rows_of(from, table).await.map_err(unread)?;
     if there == wanted {
-        return Ok(moved(true));
+        return same(table.name, wanted, there, true);
     }
     let mut writing = to.begin().await.map_err(unwritten)?;
     for statement in [format!("ALTER TABLE {} DISABLE TRIGGER USER", table.name), format!("DELETE FROM {}", table.name)]
     {
         sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *writing).await.map_err(unwritten)?;
     }
-    let rows_at_once = (VALUES_AT_ONCE / table.columns.len().max(1)).max(1);
-    let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(&mut *from).try_chunks(rows_at_once);
+    let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(&mut *from).try_chunks(table.rows_at_once());
     loop {
         let piece = match rows.try_next().await {
             Ok(Some(piece)) => piece,
@@ -210,15 +324,9 @@ async fn move_table(
     let on = format!("ALTER TABLE {} ENABLE TRIGGER USER", table.name);
     sqlx::raw_sql(AssertSqlSafe(on)).execute(&mut *writing).await.map_err(unwritten)?;
     let copied = read_back(&mut writing, table).await.map_err(unwritten)?;
-    if copied != wanted {
-        let detail = format!(
-            "its table {} has {} rows of digest {} after {} rows of digest {} were copied",
-            table.name, copied.0, copied.1, wanted.0, wanted.1
-        );
-        return Err(StoreError::Failed { operation: "copy", detail });
-    }
+    let moved = same(table.name, wanted, copied, false)?;
     writing.commit().await.map_err(unwritten)?;
-    Ok(moved(false))
+    Ok(moved)
 }
 
 /// What a table of PostgreSQL holds.
@@ -226,16 +334,30 @@ async fn read_back(to: &mut PgConnection, table: &Table) -> Result<(u64, Digest)
     let mut sum = Sum::default();
     let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(to);
     while let Some(row) = rows.try_next().await? {
-        let value = |(at, (_, kind)): (usize, &(String, Kind))| {
-            Ok(match kind {
-                Kind::Text => Value::Text(row.try_get(at)?),
-                Kind::Integer => Value::Int(row.try_get(at)?),
-                Kind::Real => Value::Real(row.try_get(at)?),
-            })
-        };
-        sum.add(&table.columns.iter().enumerate().map(value).collect::<Result<Vec<_>, sqlx::Error>>()?);
+        sum.add(&pg_values(&row, table)?);
     }
     Ok(sum.end())
+}
+
+/// What a table of SQLite holds.
+async fn rows_of(from: &mut SqliteConnection, table: &Table) -> Result<(u64, Digest), sqlx::Error> {
+    let mut sum = Sum::default();
+    let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(from);
+    while let Some(row) = rows.try_next().await? {
+        sum.add(&values(&row, table)?);
+    }
+    Ok(sum.end())
+}
+
+fn pg_values(row: &PgRow, table: &Table) -> Result<Vec<Value>, sqlx::Error> {
+    let value = |(at, (_, kind)): (usize, &(String, Kind))| {
+        Ok(match kind {
+            Kind::Text => Value::Text(row.try_get(at)?),
+            Kind::Integer => Value::Int(row.try_get(at)?),
+            Kind::Real => Value::Real(row.try_get(at)?),
+        })
+    };
+    table.columns.iter().enumerate().map(value).collect()
 }
 
 /// A row of SQLite as PostgreSQL can hold it.

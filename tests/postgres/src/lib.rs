@@ -6,7 +6,8 @@
 use planforge_skipped::skipped;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::{
-    fs, io,
+    fs,
+    io::{self, Seek as _, Write as _},
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -205,6 +206,24 @@ impl Server {
     pub fn database(&self, name: &str) -> String {
         self.sql("postgres", &format!("CREATE DATABASE {name}"));
         self.url(ADMIN, name)
+    }
+
+    /// A copy of a database while it is written to, as `pg_dump` makes it.
+    pub fn dump(&self, database: &str) -> Vec<u8> {
+        let mut dump = self.programs.command("pg_dump");
+        dump.args(["--format=custom", "-U", ADMIN, "-d", database, "-h"]).arg(self.socket_folder());
+        run(dump).stdout
+    }
+
+    /// Puts such a copy in the place of a database that nobody uses.
+    pub fn restore(&self, database: &str, copy: &[u8]) {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(copy).and_then(|()| file.rewind()).expect("room for a copy");
+        self.sql("postgres", &format!("DROP DATABASE IF EXISTS {database}"));
+        self.sql("postgres", &format!("CREATE DATABASE {database}"));
+        let mut restore = self.programs.command("pg_restore");
+        restore.args(["--exit-on-error", "-U", ADMIN, "-d", database, "-h"]).arg(self.socket_folder()).stdin(file);
+        run(restore);
     }
 
     /// How a user reaches a database.

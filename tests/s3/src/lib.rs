@@ -69,6 +69,11 @@ impl S3Server {
         self.folder.path().join(bucket).join(key)
     }
 
+    /// Where all that it stores lies.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Keys of all objects of a bucket, in order.
     pub fn keys(&self, bucket: &str) -> Vec<String> {
         let root = self.folder.path().join(bucket);
