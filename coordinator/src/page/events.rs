@@ -10,7 +10,7 @@
 use super::{
     Base, load,
     shared::{self, How, Place},
-    topic::Topic,
+    topic::{Kind, Topic},
 };
 use crate::{
     app::{App, Caller, Refusal},
@@ -28,7 +28,6 @@ use axum::{
 use futures::{StreamExt as _, future};
 use planforge_page::view::{Change, Snapshot, View};
 use planforge_proto::{ApiError, ErrorCode};
-use serde::Serialize;
 use std::{
     collections::BTreeMap,
     convert::Infallible,
@@ -104,13 +103,27 @@ impl Source {
         }
     }
 
+    /// Whether an event may change it before it is made anew all the same: engines come and go where jobs end.
+    fn tells_of(&self, event: &FarmEvent) -> bool {
+        let only_ends = matches!(self, Self::Page { topic, .. } if topic.kind == Kind::Engines);
+        !only_ends || event.job.as_ref().is_none_or(|job| load::ENDED.contains(&job.state()))
+    }
+
     /// Whether a page that could not be made ends what follows it: a link that is good no more opens nothing.
     fn ends_with(&self, error: &ApiError) -> bool {
         matches!(self, Self::Link { .. }) && error.code == ErrorCode::NotFound
     }
 }
 
-type Page = watch::Sender<Arc<Snapshot>>;
+/// A page at one moment.
+#[derive(Debug, Default)]
+struct Made {
+    snapshot: Snapshot,
+    /// Of the state before it, the tag, and what changed since as it is sent: most of who look have that one.
+    since: Option<(u64, String)>,
+}
+
+type Page = watch::Sender<Arc<Made>>;
 
 /// The pages that somebody follows now.
 #[derive(Clone, Debug, Default)]
@@ -122,7 +135,7 @@ impl Hub {
     }
 
     /// Follows a page that whoever asks may see.
-    async fn follow(&self, app: &App, source: Source) -> Result<watch::Receiver<Arc<Snapshot>>, ApiError> {
+    async fn follow(&self, app: &App, source: Source) -> Result<watch::Receiver<Arc<Made>>, ApiError> {
         // Who may not have the page may not have its updates.
         let first = Snapshot::of(&source.view(app).await?);
         let key = source.key();
@@ -132,7 +145,7 @@ impl Hub {
             page.send_if_modified(|now| replaced(now, first));
             return Ok(states);
         }
-        let (page, states) = watch::channel(Arc::new(first));
+        let (page, states) = watch::channel(Arc::new(Made { snapshot: first, since: None }));
         let page = Arc::new(page);
         pages.insert(key.clone(), page.clone());
         drop(pages);
@@ -160,12 +173,19 @@ impl Hub {
     }
 }
 
-fn replaced(now: &mut Arc<Snapshot>, next: Snapshot) -> bool {
-    let is_new = now.tag != next.tag;
+fn replaced(now: &mut Arc<Made>, next: Snapshot) -> bool {
+    let before = &now.snapshot;
+    let is_new = before.tag != next.tag;
     if is_new {
-        *now = Arc::new(next);
+        let since = Some((before.tag, written(&next.since(Some(before)))));
+        *now = Arc::new(Made { snapshot: next, since });
     }
     is_new
+}
+
+/// Changes as they are sent; empty: none.
+fn written(changes: &[Change]) -> String {
+    if changes.is_empty() { String::new() } else { serde_json::to_string(changes).unwrap_or_default() }
 }
 
 /// Makes a page anew whenever the farm says that something happened.
@@ -175,9 +195,13 @@ async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::
     // does not keep the next back.
     let mut last = Instant::now();
     loop {
-        match tokio::time::timeout(REFRESH, events.recv()).await {
-            Ok(Ok(_) | Err(RecvError::Lagged(_))) | Err(_) => {}
-            Ok(Err(RecvError::Closed)) => return,
+        let due = tokio::time::Instant::now() + REFRESH;
+        loop {
+            match tokio::time::timeout_at(due, events.recv()).await {
+                Ok(Ok(event)) if !source.tells_of(&event) => {}
+                Ok(Ok(_) | Err(RecvError::Lagged(_))) | Err(_) => break,
+                Ok(Err(RecvError::Closed)) => return,
+            }
         }
         let since = last.elapsed();
         tokio::time::sleep(GATHER.max(took * SHARE).saturating_sub(since).max(TOGETHER)).await;
@@ -194,30 +218,28 @@ async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::
     }
 }
 
-#[derive(Serialize)]
-struct Update {
-    t: usize,
-    s: String,
-    parts: Vec<Change>,
-}
-
 /// Sends one page's changes until the browser goes.
-async fn send(t: usize, mut states: watch::Receiver<Arc<Snapshot>>, tag: String, to: mpsc::Sender<Event>) {
-    let mut has: Option<Arc<Snapshot>> = None;
+async fn send(t: usize, mut states: watch::Receiver<Arc<Made>>, tag: String, to: mpsc::Sender<Event>) {
+    let mut has: Option<Arc<Made>> = None;
     loop {
         let now = states.borrow_and_update().clone();
-        let s = format!("{:x}", now.tag);
-        let parts = match &has {
-            None if s == tag => Vec::new(),
-            before => now.since(before.as_deref()),
+        let s = format!("{:x}", now.snapshot.tag);
+        let other;
+        let parts = match (&has, &now.since) {
+            (None, _) if s == tag => "",
+            (Some(has), Some((before, parts))) if has.snapshot.tag == *before => parts,
+            (has, _) => {
+                other = written(&now.snapshot.since(has.as_ref().map(|has| &has.snapshot)));
+                &other
+            }
         };
-        has = Some(now);
         if !parts.is_empty() {
-            let data = serde_json::to_string(&Update { t, s, parts }).unwrap_or_default();
+            let data = format!(r#"{{"t":{t},"s":"{s}","parts":{parts}}}"#);
             if to.send(Event::default().event("update").data(data)).await.is_err() {
                 return;
             }
         }
+        has = Some(now);
         if states.changed().await.is_err() {
             return;
         }

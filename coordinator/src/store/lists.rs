@@ -16,6 +16,8 @@ pub(super) const COUNTED_MAX: usize = 1_000;
 const MODELS_MAX: usize = 16;
 /// Records that one statement reads by name.
 pub(super) const NAMED_AT_ONCE: usize = 256;
+/// Builds that one statement reads by their plans, which other keys may have, too.
+const BUILDS_AT_ONCE: usize = 64;
 
 /// Collects conditions on a row and what is bound to them.
 #[derive(Default)]
@@ -269,13 +271,12 @@ impl Tables {
         });
         let walk = self.walk_of_engines(&filter).await?;
         let Walked { places, rest } = self.walked(&walk, behind, filter.limit).await?;
-        let mut items = Vec::with_capacity(places.len());
+        let mut builds = Vec::with_capacity(places.len());
         for Place { names, .. } in places {
             let [key, plan] = names.try_into().map_err(unnamed)?;
-            let mut select = Select::new("SELECT doc FROM engines");
-            select.filter("engine_key = #", Some(key)).filter("plan_digest = #", Some(plan));
-            items.extend(self.docs::<Engine>("an engine", select.order("engine_key", 1)).await?);
+            builds.push((key, plan));
         }
+        let items = self.engines_of(&builds).await?;
         let rest = match rest {
             Some(Place { at_ms, names }) => {
                 let [key, plan] = names.try_into().map_err(unnamed)?;
@@ -285,6 +286,29 @@ impl Tables {
             None => None,
         };
         Ok(Part { items, rest })
+    }
+
+    /// These builds' engines in this order; of one that is not there any more, nothing.
+    async fn engines_of(&self, builds: &[(String, String)]) -> Result<Vec<Engine>, StoreError> {
+        let mut items = Vec::with_capacity(builds.len());
+        for builds in builds.chunks(BUILDS_AT_ONCE) {
+            let mut select = Select::new("SELECT doc FROM engines");
+            select.one_of("plan_digest", builds.iter().map(|(_, plan)| plan.clone()));
+            let found = self.docs::<Engine>("an engine", select.order("plan_digest", NAMED_AT_ONCE)).await?;
+            let name = |engine: Engine| ((engine.key.to_string(), engine.plan.digest.to_string()), engine);
+            let mut found: BTreeMap<(String, String), Engine> = found.into_iter().map(name).collect();
+            for build in builds {
+                if let Some(engine) = found.remove(build) {
+                    items.push(engine);
+                    continue;
+                }
+                // Of a plan that so many keys have that not all of them were read.
+                let mut select = Select::new("SELECT doc FROM engines");
+                select.filter("engine_key = #", Some(build.0.clone())).filter("plan_digest = #", Some(build.1.clone()));
+                items.extend(self.docs::<Engine>("an engine", select.order("engine_key", 1)).await?);
+            }
+        }
+        Ok(items)
     }
 
     pub(super) async fn count_of_engines(&self, filter: EngineFilter) -> Result<Count, StoreError> {

@@ -31,7 +31,7 @@ const LIVE: [v1::JobState; 5] = [
     v1::JobState::Blocked,
     v1::JobState::Unplaceable,
 ];
-const ENDED: [v1::JobState; 4] =
+pub(super) const ENDED: [v1::JobState; 4] =
     [v1::JobState::Succeeded, v1::JobState::Failed, v1::JobState::Cancelled, v1::JobState::Skipped];
 
 /// A page with its title.
