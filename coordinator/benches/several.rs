@@ -93,6 +93,8 @@ impl Farm {
         config.blobs_dir = Some(folder.path().join("blobs"));
         let bench = Bench::start_with(config, &data).await?;
         let Bench { coordinator, way, request, plan } = bench;
+        // Submissions show that somebody leads, too, before agents are there.
+        let request = v1::SubmitRequest { wait_for_device: true, ..request };
         coordinator.shutdown().await;
         Ok(Self { server, store, folder, secret: way.secret, request, plan })
     }
