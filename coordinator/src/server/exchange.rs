@@ -184,7 +184,7 @@ async fn copy_file(from: &Path, to: &Path, tell: &mut (dyn FnMut(&MovedTable) + 
     // Of this program's version, as what is copied is read.
     SqliteStore::open(from).await.map_err(StartError::Farm)?.close().await.map_err(of_store)?;
     match fs::remove_file(to) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StartError::io("remove", to)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StartError::io("remove", to)(error)),
         _ => copy_tables(from, to, tell).await.map_err(of_store),
     }
 }
