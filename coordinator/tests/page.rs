@@ -262,6 +262,24 @@ async fn lists_follow_the_farm_row_by_row() {
 }
 
 #[tokio::test]
+async fn the_first_page_shows_models_as_they_come_and_what_becomes_of_them() {
+    let served = Served::start().await;
+    let mut agent = Agent::usual(farm(&served), "a").await;
+    let mut stream = events(&served, "/events?topic=/").await;
+    // One behind, before and between what is shown already.
+    for name in ["m.onnx", "z.onnx", "a.onnx", "n.onnx"] {
+        submit(&served, name).await;
+        (_, stream) = next(stream, |part| html(part).contains(name)).await;
+    }
+    let assign = agent.assigned().await;
+    agent.started(&assign).await;
+    (_, stream) = next(stream, |part| html(part).contains("m.onnx") && html(part).contains("building")).await;
+    succeed(&served, &mut agent, &assign).await;
+    let engine = |part: &Value| html(part).contains("m.onnx") && html(part).contains("/plans/");
+    next(stream, engine).await;
+}
+
+#[tokio::test]
 async fn a_browser_that_has_the_state_is_sent_only_what_changes() {
     let served = Served::start().await;
     let mut agent = Agent::usual(farm(&served), "a").await;

@@ -24,6 +24,8 @@ import urllib.parse
 
 PAGES = ["/", "/jobs", "/jobs?state=ended&sort=ended", "/engines", "/devices", "/farm", "/activity"]
 SKU = "gpu-nobody-has"
+# A folder that was filled at once is collected from its first minute on, which is no cost of a page.
+KEPT = ["--keep-jobs", "--keep-events", "--keep-logs", "--keep-reports", "--keep-uploads", "--keep-unused", "--keep-superseded"]
 # All pages together.
 OPENED_WITHIN_S = 120
 
@@ -41,6 +43,7 @@ class Farm:
         listen = f"127.0.0.1:{self.port}"
         # Room for what is submitted beside what waits already.
         command = [planforge, "coordinator", "--data", str(data), "--listen", listen, "--max-jobs", "1000000"]
+        command += [word for option in KEPT for word in (option, "ever")]
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(600):
             try:
@@ -153,6 +156,17 @@ def asking(planforge, data):
     return {"models": [job["model"]], "skus": [SKU], "force": True, "wait_for_device": True}
 
 
+def submitting(farm, ask, given, tell):
+    """Submits jobs at a steady rate; the share of a core that the coordinator used, and how many jobs there were."""
+    begin, cpu_s, count = time.perf_counter(), farm.cpu_s(), 0
+    while time.perf_counter() - begin < given.seconds:
+        next_at = begin + count / given.rate
+        time.sleep(max(0.0, next_at - time.perf_counter()))
+        tell(farm.post("/api/v1/jobs", ask)["jobs"][0]["id"])
+        count += 1
+    return (farm.cpu_s() - cpu_s) / (time.perf_counter() - begin), count
+
+
 def open_pages(farm, ask, topics, given):
     """Keeps pages open, in turns of these topics, while jobs are submitted.
 
@@ -178,15 +192,12 @@ def open_pages(farm, ask, topics, given):
         if not stream.answered.wait(OPENED_WITHIN_S) or stream.status != 200:
             raise SystemExit(f"a page does not open: {stream.status}")
     time.sleep(5)
-    begin, cpu_s, count = time.perf_counter(), farm.cpu_s(), 0
-    while time.perf_counter() - begin < given.seconds:
-        next_at = begin + count / given.rate
-        time.sleep(max(0.0, next_at - time.perf_counter()))
-        made = farm.post("/api/v1/jobs", ask)["jobs"][0]["id"]
+
+    def submitted(made):
         with lock:
             waiting[made] = time.perf_counter()
-        count += 1
-    used = (farm.cpu_s() - cpu_s) / (time.perf_counter() - begin)
+
+    used, count = submitting(farm, ask, given, submitted)
     time.sleep(5)
     for stream in streams:
         stream.end()
@@ -222,9 +233,11 @@ def measure(farm, planforge, given):
     for page, (took, size, odd) in first_bytes(farm, given.rounds).items():
         odd = f"  answered {odd}" if odd else ""
         print(f"{page:<32} {statistics.median(took):>24.1f} {quantile(took, 0.99):>8.1f} {size:>10,}{odd}")
-    used, sent, count, heard = open_pages(farm, asking(planforge, given.data), [given.topic], given)
-    print(f"\n{given.pages} open pages ({given.topic}), {count} submissions at {given.rate:g}/s: {used:.1%} of a core, "
-          f"{sent / 1e6:.1f} MB sent to them")
+    ask = asking(planforge, given.data)
+    alone, _ = submitting(farm, ask, given, lambda _: None)
+    used, sent, count, heard = open_pages(farm, ask, [given.topic], given)
+    print(f"\n{given.pages} open pages ({given.topic}), {count} submissions at {given.rate:g}/s: {used:.1%} of a core, of "
+          f"which {alone:.1%} are the submissions' own; {sent / 1e6:.1f} MB sent to the pages")
     if heard:
         print(f"from a submission's reply to the update that names its job: median {statistics.median(heard):.0f} ms, "
               f"p99 {quantile(heard, 0.99):.0f} ms, of {len(heard)} of {count} that were heard of")

@@ -14,7 +14,7 @@ import pathlib
 import statistics
 import sys
 
-from page import PAGES, Farm, arguments, asking, first_bytes, open_pages, quantile
+from page import PAGES, Farm, arguments, asking, first_bytes, open_pages, quantile, submitting
 from page_paint import painted
 
 # What is asked: at most so much.
@@ -69,10 +69,12 @@ def measure(farm, planforge, given):
         table.row(f"largest contentful paint of `{page}`, median", paint, PAINT_MS, "{:.0f} ms")
         table.row(f"layout shift of `{page}`, most", shift, LAYOUT_SHIFT, "{:.3f}")
     ask = asking(planforge, given.data)
+    alone, _ = submitting(farm, ask, given, lambda _: None)
     for what, topics in [("`/`", ["/"]), ("`/jobs`", ["/jobs"]), ("all pages in turns", PAGES)]:
         used, sent, count, heard = open_pages(farm, ask, topics, given)
         of = f"{given.pages} open pages ({what}), {count} submissions at {given.rate:g}/s"
-        table.row(of, used, OPEN_PAGES_SHARE, "{:.1%} of a core", f" ({sent / 1e6:.1f} MB sent)")
+        also = f" beside the submissions' own {alone:.1%} ({sent / 1e6:.1f} MB sent)"
+        table.row(of, used - alone, OPEN_PAGES_SHARE, "{:.1%} of a core", also)
         if len(heard) < count:
             raise SystemExit(f"the page of the newest jobs named {len(heard)} of {count} jobs")
         also = f" (median {statistics.median(heard):.0f} ms)"

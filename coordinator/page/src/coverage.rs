@@ -282,6 +282,15 @@ impl Window {
         from.min(count.saturating_sub(1) / size * size)
     }
 
+    /// Whether something that begins to stand here changes what the page shows: a model of it or between its models, or a
+    /// device kind that has no column yet.
+    pub fn may_show(&self, model: &str, sku: &str) -> bool {
+        let is_last = self.next().is_none();
+        let ends_before = self.names.last().is_none_or(|last| last.as_str() < model);
+        let begins_behind = self.from > 0 && self.names.first().is_some_and(|first| model < first.as_str());
+        !self.skus.contains(sku) || !((ends_before && !is_last) || begins_behind)
+    }
+
     /// Where the next page begins.
     pub fn next(&self) -> Option<usize> {
         Some(self.from + self.names.len()).filter(|next| *next < self.count && !self.names.is_empty())
@@ -510,6 +519,18 @@ mod tests {
             created_ms,
             ..Built::default()
         }
+    }
+
+    #[test]
+    fn what_stands_on_no_place_of_a_page_is_not_shown_there() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let part = |from| Window { names: names(&["d", "f"]), from, count: 9, skus: ["t4".to_owned()].into() };
+        let shows = |window: &Window| ["a", "d", "e", "f", "g"].map(|model| window.may_show(model, "t4"));
+        assert_eq!(shows(&part(0)), [true, true, true, true, false]);
+        assert_eq!(shows(&part(3)), [false, true, true, true, false]);
+        assert_eq!(shows(&part(7)), [false, true, true, true, true], "the last page");
+        assert!(part(3).may_show("a", "a100"), "a column more");
+        assert!(Window { names: Vec::new(), count: 0, ..part(0) }.may_show("a", "t4"));
     }
 
     fn window(slots: &[Slot]) -> Window {

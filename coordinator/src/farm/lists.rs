@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 /// nothing before a list is this sparse.
 pub(super) const PARTS_MAX: usize = 8;
 /// Rows of a list whose reports are read at once.
-const READ_AT_ONCE: usize = 8;
+const READ_AT_ONCE: usize = 16;
 /// Device kinds that nobody offers among which the oldest waiting job is looked for.
 const OTHER_SKUS_MAX: usize = 64;
 /// The label of all of them.
@@ -125,14 +125,17 @@ impl Farm {
             views.iter_mut().for_each(|job| job.attempts.clear());
         }
         self.fill_live(&mut views).await?;
-        let views: Vec<_> = views.into_iter().map(|job| self.with_report(job, request.with_reports)).collect();
-        let (mut page, mut views) = (Page::new(), stream::iter(views).buffered(READ_AT_ONCE));
-        while let Some(view) = views.try_next().await? {
-            if !page.push(view) {
-                break;
+        let mut page = Page::new();
+        'page: for mut some in views.chunks(READ_AT_ONCE).map(<[v1::Job]>::to_vec) {
+            if request.with_reports {
+                self.fill_reports(&mut some).await?;
+            }
+            for view in some {
+                if !page.push(view) {
+                    break 'page;
+                }
             }
         }
-        drop(views);
         let cut = jobs.get(page.len().wrapping_sub(1)).filter(|_| page.len() < jobs.len());
         let next = cut.map(|last| filter.place(last)).or(rest);
         let next_cursor = next
@@ -143,16 +146,6 @@ impl Farm {
             total: total.count,
             more_than_total: request.with_total && !total.is_exact,
         })
-    }
-
-    /// A job with its report, where that is asked for.
-    async fn with_report(&self, job: v1::Job, asked: bool) -> Result<v1::Job, ApiError> {
-        let mut view = [job];
-        if asked {
-            self.fill_reports(&mut view).await?;
-        }
-        let [view] = view;
-        Ok(view)
     }
 
     /// The next part of a list that has something in it, within bounds.
@@ -258,12 +251,12 @@ impl Farm {
         let is_label = |sku: &String| labels.iter().any(|label| label.as_str() == sku);
         let (known, others): (Vec<String>, Vec<String>) = waiting.into_iter().partition(is_label);
         let now_ms = self.clock().wall_ms();
-        for sku in known.iter().chain(others.iter().take(OTHER_SKUS_MAX)) {
-            if let Some(since_ms) = self.timed("oldest_waiting", self.store().oldest_waiting(sku)).await? {
-                let label = if is_label(sku) { sku.as_str() } else { OTHER_SKUS };
-                let oldest_ms = stats.oldest_pending_ms.entry(label.to_owned()).or_default();
-                *oldest_ms = now_ms.saturating_sub(since_ms).max(*oldest_ms);
-            }
+        let asked = known.into_iter().chain(others.into_iter().take(OTHER_SKUS_MAX)).collect();
+        let states = &[JobState::Queued, JobState::Unplaceable];
+        for (sku, since_ms) in self.timed("oldest_waiting", self.store().oldest_waiting(asked, states)).await? {
+            let label = if is_label(&sku) { sku.as_str() } else { OTHER_SKUS };
+            let oldest_ms = stats.oldest_pending_ms.entry(label.to_owned()).or_default();
+            *oldest_ms = now_ms.saturating_sub(since_ms).max(*oldest_ms);
         }
         Ok(())
     }

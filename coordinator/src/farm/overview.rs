@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 /// Device kinds that are looked at for the age of their oldest job.
 const DEPTHS_MAX: usize = 32;
+const WAITING: [JobState; 3] = [JobState::Queued, JobState::Unplaceable, JobState::Blocked];
 /// Events of one job that are shown: more than a job that was tried as often as it may be has.
 const HISTORY_MAX: usize = 300;
 
@@ -39,18 +40,23 @@ impl Farm {
         let mut depths: Vec<Depth> = depths.into_values().filter(|depth| depth.running + depth.waiting > 0).collect();
         depths.sort_by(|left, right| right.waiting.cmp(&left.waiting).then(left.sku.cmp(&right.sku)));
         depths.truncate(DEPTHS_MAX);
-        let devices = self.ask(|state, now| state.devices(now)).await?;
-        for depth in &mut depths {
-            let offers = |view: &&crate::core::DeviceView| {
-                view.online && view.device.skus.iter().any(|sku| sku.as_str() == depth.sku)
-            };
-            depth.online = devices.iter().filter(offers).count() as u64;
-            depth.busy = devices.iter().filter(offers).filter(|view| view.busy.is_some()).count() as u64;
+        let skus: Vec<String> = depths.iter().map(|depth| depth.sku.clone()).collect();
+        let devices = self.ask(move |state, _| state.online_and_busy(&skus)).await?;
+        for (depth, (online, busy)) in depths.iter_mut().zip(devices) {
+            (depth.online, depth.busy) = (online, busy);
+        }
+        if project.is_none() {
+            let waiting = depths.iter().filter(|depth| depth.waiting > 0).map(|depth| depth.sku.clone()).collect();
+            let oldest = self.timed("oldest_waiting", self.store().oldest_waiting(waiting, &WAITING)).await?;
+            for depth in &mut depths {
+                depth.oldest_ms = oldest.get(&depth.sku).copied().unwrap_or_default();
+            }
+            return Ok(depths);
         }
         let oldest = depths.iter_mut().filter(|depth| depth.waiting > 0).map(async |depth| {
             let oldest = JobFilter {
                 project: project.clone(),
-                states: vec![JobState::Queued, JobState::Unplaceable, JobState::Blocked],
+                states: WAITING.to_vec(),
                 sku: Some(depth.sku.clone()),
                 order: JobOrder::Oldest,
                 limit: 1,

@@ -22,6 +22,8 @@ const LISTED_MAX: usize = 1_000;
 const PROJECTS_MAX: usize = 10_000;
 /// For so long what a project stores is not counted again.
 const COUNTED_FOR_MS: u64 = 5_000;
+/// Neither is it for the first page, which is made anew several times a second: counting takes as long as there are rows.
+const SHOWN_FOR_MS: u64 = 60_000;
 
 /// What projects store, as it was counted last, and when.
 #[derive(Debug, Default)]
@@ -75,7 +77,8 @@ impl Farm {
                 Some(view) => view.clone(),
                 None => self.project_view(&name).await?,
             };
-            projects.push(self.project_out(view, tokens.get(&name).copied().unwrap_or_default()).await?);
+            projects
+                .push(self.project_out(view, tokens.get(&name).copied().unwrap_or_default(), COUNTED_FOR_MS).await?);
         }
         let all = |number: u64| if whole { number } else { 0 };
         let (live_jobs, max_live_jobs) = (all(live_jobs), all(max_live_jobs));
@@ -99,7 +102,7 @@ impl Farm {
         views.truncate(LISTED_MAX);
         let mut projects = Vec::with_capacity(views.len());
         for view in views {
-            projects.push(self.project_out(view, 0).await?);
+            projects.push(self.project_out(view, 0, SHOWN_FOR_MS).await?);
         }
         Ok((projects, unseen))
     }
@@ -164,7 +167,7 @@ impl Farm {
         self.input(Input::SetProject(record)).await?;
         tracing::info!(project = name, actor = actor.name, "a project's share or limits were set");
         let view = self.project_view(&name).await?;
-        Ok(v1::SetProjectReply { project: Some(self.project_out(view, 0).await?) })
+        Ok(v1::SetProjectReply { project: Some(self.project_out(view, 0, COUNTED_FOR_MS).await?) })
     }
 
     async fn project_view(&self, name: &str) -> Result<ProjectView, ApiError> {
@@ -172,9 +175,9 @@ impl Farm {
         self.ask(move |state, _| state.project_view(&name)).await
     }
 
-    async fn project_out(&self, view: ProjectView, tokens: u32) -> Result<v1::Project, ApiError> {
+    async fn project_out(&self, view: ProjectView, tokens: u32, stored_for_ms: u64) -> Result<v1::Project, ApiError> {
         let ProjectView { record, live_jobs, running_jobs, jobs_limit } = view;
-        let stored_bytes = self.stored_bytes_of(&record.name).await?;
+        let stored_bytes = self.stored_bytes_of(&record.name, stored_for_ms).await?;
         let ProjectRecord { name, share, max_jobs, max_stored_bytes, own_max_jobs, own_max_stored_bytes, .. } = record;
         Ok(v1::Project {
             name,
@@ -191,11 +194,11 @@ impl Farm {
         })
     }
 
-    /// What a project stores, counted anew after a while.
-    async fn stored_bytes_of(&self, project: &str) -> Result<u64, ApiError> {
+    /// What a project stores, counted anew where it was so long ago.
+    async fn stored_bytes_of(&self, project: &str, for_ms: u64) -> Result<u64, ApiError> {
         let now_ms = self.clock().mono_ms();
         let counted = |known: &BTreeMap<String, (u64, u64)>| {
-            known.get(project).filter(|(_, at_ms)| now_ms < at_ms + COUNTED_FOR_MS).map(|(bytes, _)| *bytes)
+            known.get(project).filter(|(_, at_ms)| now_ms < at_ms + for_ms).map(|(bytes, _)| *bytes)
         };
         let cache = &self.inner.stored_bytes.0;
         if let Some(bytes) = counted(&cache.lock().unwrap_or_else(PoisonError::into_inner)) {
@@ -203,7 +206,7 @@ impl Farm {
         }
         let bytes = self.timed("stored_bytes", self.store().stored_bytes(project)).await?;
         let mut known = cache.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, (_, at_ms)| now_ms < *at_ms + COUNTED_FOR_MS);
+        known.retain(|_, (_, at_ms)| now_ms < *at_ms + SHOWN_FOR_MS);
         known.insert(project.to_owned(), (bytes, now_ms));
         Ok(bytes)
     }
@@ -218,7 +221,7 @@ impl Farm {
         let Some(quota_bytes) = self.ask(move |state, _| state.project(&name).bytes_quota()).await? else {
             return Ok(None);
         };
-        let stored_bytes = self.stored_bytes_of(project).await?;
+        let stored_bytes = self.stored_bytes_of(project, COUNTED_FOR_MS).await?;
         Ok(Some(ProjectRoom { quota_bytes, stored_bytes }))
     }
 

@@ -482,9 +482,16 @@ impl Farm {
 
     /// The reports of jobs that were measured.
     pub(super) async fn fill_reports(&self, jobs: &mut [v1::Job]) -> Result<(), ApiError> {
-        for job in jobs.iter_mut().filter(|job| !job.plan_digest.is_empty() && job.report_json.is_empty()) {
-            let filter = ReportFilter { job: Some(job.id.as_str().into()), limit: 1, ..ReportFilter::default() };
-            let mut found = self.timed("reports", self.store().reports(filter)).await?.pop();
+        let lacks = |job: &&mut v1::Job| !job.plan_digest.is_empty() && job.report_json.is_empty();
+        let ids: Vec<JobId> = jobs.iter_mut().filter(lacks).map(|job| job.id.as_str().into()).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let newest = self.timed("reports", self.store().newest_reports(ids)).await?;
+        let mut newest: BTreeMap<JobId, Report> =
+            newest.into_iter().map(|report| (report.job.clone(), report)).collect();
+        for job in jobs.iter_mut().filter(lacks) {
+            let mut found = newest.remove(&JobId::from(job.id.as_str()));
             if let (None, true, Ok(plan)) = (&found, job.cached, job.plan_digest.parse()) {
                 let asked = Covered {
                     eval: job.eval_digest.parse().ok(),

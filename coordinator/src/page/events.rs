@@ -25,7 +25,7 @@ use axum::{
         sse::{Event, KeepAlive, Sse},
     },
 };
-use futures::{StreamExt as _, future};
+use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use planforge_page::view::{Change, Snapshot, View};
 use planforge_proto::{ApiError, ErrorCode};
 use std::{
@@ -35,10 +35,12 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::{
-    broadcast::{self, error::RecvError},
-    mpsc, watch,
+    broadcast::{
+        self,
+        error::{RecvError, TryRecvError},
+    },
+    watch,
 };
-use tokio_stream::wrappers::ReceiverStream;
 
 /// Changes within this time are sent as one: four updates a second are as many as a person follows.
 const GATHER: Duration = Duration::from_millis(250);
@@ -50,8 +52,8 @@ const SHARE: u32 = 10;
 const REFRESH: Duration = Duration::from_secs(5);
 /// Comments that keep proxies from closing a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Updates on their way to one browser; a slower one holds its own stream back, nobody else's.
-const IN_FLIGHT: usize = 4;
+/// Events of a job that goes on with what it does.
+const STEPS: [&str; 2] = ["progress", "phase"];
 /// Pages that one stream follows: tabs that a person sees at once.
 const TOPICS_MAX: usize = 16;
 
@@ -96,17 +98,40 @@ impl Source {
         }
     }
 
-    async fn view(&self, app: &App) -> Result<View, ApiError> {
+    async fn view(&self, app: &App, kept: &mut load::Kept) -> Result<View, ApiError> {
         match self {
+            Self::Page { topic, actor, .. } if topic.kind == Kind::Jobs => {
+                Ok(load::jobs(app, actor, topic, kept).await?.view)
+            }
+            Self::Page { topic, actor, server } if topic.kind == Kind::Home => {
+                Ok(load::home(app, actor, topic, server, kept).await?.view)
+            }
             Self::Page { topic, actor, server } => Ok(load::view(app, actor, topic, server).await?.view),
             Self::Link { secret, place, how } => shared::view_of(app, secret, place, how).await,
         }
     }
 
-    /// Whether an event may change it before it is made anew all the same: engines come and go where jobs end.
-    fn tells_of(&self, event: &FarmEvent) -> bool {
-        let only_ends = matches!(self, Self::Page { topic, .. } if topic.kind == Kind::Engines);
-        !only_ends || event.job.as_ref().is_none_or(|job| load::ENDED.contains(&job.state()))
+    /// Whether an event shows on the page, which is made anew at once then; for all else it is every few seconds. `now`: the
+    /// page as it stands.
+    fn hears(&self, event: &FarmEvent, now: &Snapshot) -> bool {
+        let Some(job) = &event.job else { return true };
+        let ends = load::ENDED.contains(&job.state());
+        let goes_on = !ends && STEPS.contains(&event.what.as_str());
+        let names_it = || now.parts.iter().flat_map(|part| &part.rows).any(|row| row.key == job.id);
+        let topic = match self {
+            Self::Page { topic, .. } => topic,
+            Self::Link { .. } => return ends || names_it(),
+        };
+        match topic.kind {
+            Kind::Home => !goes_on,
+            Kind::Jobs => ends || load::shows_live(topic),
+            Kind::Job => job.id.starts_with(&topic.of),
+            Kind::Request => job.request_id == topic.of || names_it(),
+            // What was never on a device is on none.
+            Kind::Devices => ends || (job.attempt > 0 && !goes_on),
+            Kind::Engines | Kind::Plan | Kind::Model | Kind::Compare | Kind::Farm | Kind::Activity => ends,
+            Kind::Clone | Kind::Api => false,
+        }
     }
 
     /// Whether a page that could not be made ends what follows it: a link that is good no more opens nothing.
@@ -137,7 +162,7 @@ impl Hub {
     /// Follows a page that whoever asks may see.
     async fn follow(&self, app: &App, source: Source) -> Result<watch::Receiver<Arc<Made>>, ApiError> {
         // Who may not have the page may not have its updates.
-        let first = Snapshot::of(&source.view(app).await?);
+        let first = Snapshot::of(&source.view(app, &mut load::Kept::default()).await?);
         let key = source.key();
         let mut pages = self.pages();
         if let Some(page) = pages.get(&key) {
@@ -188,62 +213,85 @@ fn written(changes: &[Change]) -> String {
     if changes.is_empty() { String::new() } else { serde_json::to_string(changes).unwrap_or_default() }
 }
 
-/// Makes a page anew whenever the farm says that something happened.
+/// Makes a page anew whenever the farm says that something happened that shows on it.
 async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::Receiver<FarmEvent>) {
     let mut took = Duration::ZERO;
     // When the page was last begun, so that what comes after a pause is sent at once, and how long it takes to make one
     // does not keep the next back.
     let mut last = Instant::now();
+    let (mut kept, mut made) = (load::Kept::default(), 0);
     loop {
         let due = tokio::time::Instant::now() + REFRESH;
         loop {
             match tokio::time::timeout_at(due, events.recv()).await {
-                Ok(Ok(event)) if !source.tells_of(&event) => {}
-                Ok(Ok(_) | Err(RecvError::Lagged(_))) | Err(_) => break,
+                Ok(Ok(event)) => {
+                    kept.note(&event);
+                    if source.hears(&event, &page.borrow().snapshot) {
+                        break;
+                    }
+                }
+                Ok(Err(RecvError::Lagged(_))) | Err(_) => {
+                    kept.forget();
+                    break;
+                }
                 Ok(Err(RecvError::Closed)) => return,
             }
         }
         let since = last.elapsed();
         tokio::time::sleep(GATHER.max(took * SHARE).saturating_sub(since).max(TOGETHER)).await;
         // What came meanwhile is part of this round.
-        while matches!(events.try_recv(), Ok(_) | Err(broadcast::error::TryRecvError::Lagged(_))) {}
+        loop {
+            match events.try_recv() {
+                Ok(event) => kept.note(&event),
+                Err(TryRecvError::Lagged(_)) => kept.forget(),
+                Err(_) => break,
+            }
+        }
+        // Whoever came meanwhile read all of it anew.
+        if page.borrow().snapshot.tag != made {
+            kept.forget();
+        }
         let began = Instant::now();
-        match source.view(&app).await {
+        match source.view(&app, &mut kept).await {
             Ok(view) => drop(page.send_if_modified(|now| replaced(now, Snapshot::of(&view)))),
             Err(error) if source.ends_with(&error) => return,
             Err(error) => tracing::debug!(%error, "cannot refresh a page"),
         }
+        made = page.borrow().snapshot.tag;
         took = began.elapsed();
         last = began;
     }
 }
 
-/// Sends one page's changes until the browser goes.
-async fn send(t: usize, mut states: watch::Receiver<Arc<Made>>, tag: String, to: mpsc::Sender<Event>) {
-    let mut has: Option<Arc<Made>> = None;
-    loop {
-        let now = states.borrow_and_update().clone();
-        let s = format!("{:x}", now.snapshot.tag);
-        let other;
-        let parts = match (&has, &now.since) {
-            (None, _) if s == tag => "",
-            (Some(has), Some((before, parts))) if has.snapshot.tag == *before => parts,
-            (has, _) => {
-                other = written(&now.snapshot.since(has.as_ref().map(|has| &has.snapshot)));
-                &other
-            }
-        };
-        if !parts.is_empty() {
-            let data = format!(r#"{{"t":{t},"s":"{s}","parts":{parts}}}"#);
-            if to.send(Event::default().event("update").data(data)).await.is_err() {
-                return;
+/// One page's changes, as the browser that has the state of this tag lacks them.
+fn changes(t: usize, states: watch::Receiver<Arc<Made>>, tag: String) -> impl Stream<Item = Event> + Send {
+    let first: Option<Arc<Made>> = None;
+    stream::unfold((states, first), move |(mut states, mut has)| {
+        let tag = tag.clone();
+        async move {
+            loop {
+                if has.is_some() {
+                    states.changed().await.ok()?;
+                }
+                let now = states.borrow_and_update().clone();
+                let s = format!("{:x}", now.snapshot.tag);
+                let other;
+                let parts = match (&has, &now.since) {
+                    (None, _) if s == tag => "",
+                    (Some(has), Some((before, parts))) if has.snapshot.tag == *before => parts,
+                    (has, _) => {
+                        other = written(&now.snapshot.since(has.as_ref().map(|has| &has.snapshot)));
+                        &other
+                    }
+                };
+                let data = (!parts.is_empty()).then(|| format!(r#"{{"t":{t},"s":"{s}","parts":{parts}}}"#));
+                has = Some(now);
+                if let Some(data) = data {
+                    return Some((Event::default().event("update").data(data), (states, has)));
+                }
             }
         }
-        has = Some(now);
-        if states.changed().await.is_err() {
-            return;
-        }
-    }
+    })
 }
 
 /// `GET /events`
@@ -287,20 +335,66 @@ pub(super) async fn stream(
     pages: Vec<(Source, String)>,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let (to, events) = mpsc::channel(IN_FLIGHT);
-    let mut sending = Vec::new();
+    let mut of_pages = Vec::new();
     for (t, (source, tag)) in pages.into_iter().enumerate() {
         let states = hub.follow(app, source).await?;
-        sending.push(send(t, states, tag, to.clone()));
+        of_pages.push(changes(t, states, tag).boxed());
     }
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = future::join_all(sending) => {}
-            () = to.closed() => {}
-            () = end => {}
-        }
-    });
-    let events = ReceiverStream::new(events).map(Ok::<_, Infallible>).take_until(app.closing.clone().cancelled_owned());
+    // A browser that is slow holds its own stream back, nobody else's: what it is to be sent is made when it takes it.
+    let events = stream::select_all(of_pages).map(Ok::<_, Infallible>);
+    let events = events.take_until(end.boxed()).take_until(app.closing.clone().cancelled_owned().boxed());
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
     Ok(Sse::new(events).keep_alive(keep_alive).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_page::{
+        table::{Cell, Table, words},
+        view::Section,
+    };
+    use planforge_proto::v1;
+
+    fn page(address: &str) -> Source {
+        let topic = Topic::read(&address.parse().unwrap()).unwrap().topic;
+        Source::Page { topic, actor: Actor::local(), server: String::new() }
+    }
+
+    fn event(what: &str, state: v1::JobState, attempt: u32) -> FarmEvent {
+        let job = v1::Job {
+            id: "01job".into(),
+            request_id: "01own".into(),
+            attempt,
+            state: state.into(),
+            ..Default::default()
+        };
+        Arc::new(v1::JobEvent { what: what.into(), job: Some(job), ..Default::default() })
+    }
+
+    #[test]
+    fn a_page_is_made_anew_for_what_shows_on_it() {
+        use v1::JobState::{Queued, Running, Succeeded};
+        let (submitted, progress) = (event("submitted", Queued, 0), event("progress", Running, 1));
+        let (leased, ended) = (event("leased", Running, 1), event("succeeded", Succeeded, 1));
+        let nothing = Snapshot::default();
+        let hears = |address: &str| {
+            let page = page(address);
+            [&submitted, &leased, &progress, &ended].map(|event| page.hears(event, &nothing))
+        };
+        assert_eq!(hears("/"), [true, true, false, true]);
+        for live in ["/jobs", "/jobs?sort=newest", "/jobs?state=queued,failed", "/jobs/01job", "/requests/01own"] {
+            assert_eq!(hears(live), [true; 4], "{live}");
+        }
+        for over in ["/jobs?state=ended&sort=ended", "/jobs?state=failed,succeeded", "/engines", "/farm", "/activity"] {
+            assert_eq!(hears(over), [false, false, false, true], "{over}");
+        }
+        assert_eq!(hears("/devices"), [false, true, false, true]);
+        assert_eq!([hears("/jobs/01other"), hears("/requests/01other"), hears("/api")], [[false; 4]; 3]);
+        // A job that somebody else asked for first.
+        let mut table = Table::new("jobs", "Jobs", &[words("Job")]);
+        table.push("01job", "", [Cell::text("joined")]);
+        let shown = Snapshot::of(&View { sections: vec![Section::table("Jobs", table)], ..View::default() });
+        assert!(page("/requests/01other").hears(&progress, &shown));
+    }
 }

@@ -18,6 +18,8 @@ const MODELS_MAX: usize = 16;
 pub(super) const NAMED_AT_ONCE: usize = 256;
 /// Builds that one statement reads by their plans, which other keys may have, too.
 const BUILDS_AT_ONCE: usize = 64;
+/// Device kinds whose oldest jobs one statement finds.
+const KINDS_AT_ONCE: usize = 16;
 
 /// Collects conditions on a row and what is bound to them.
 #[derive(Default)]
@@ -382,16 +384,32 @@ impl Tables {
         walk.go(behind, limit, read).await
     }
 
-    /// When the oldest job of a device kind that still waits was submitted.
-    pub(super) async fn oldest_waiting(&self, sku: &str) -> Result<Option<u64>, StoreError> {
-        // One statement each: of a union of both SQLite reads every row.
-        let mut oldest: Option<u64> = None;
-        for state in [JobState::Queued, JobState::Unplaceable] {
-            let mut select = Select::new("SELECT created_ms FROM jobs INDEXED BY jobs_sku");
-            select.filter("sku = #", Some(sku)).filter("state = #", Some(state.name()));
-            if let Some(row) = self.rows(select.order("created_ms, id", 1)).await?.first() {
-                let at_ms = number(row, "created_ms")?;
-                oldest = Some(oldest.map_or(at_ms, |oldest| oldest.min(at_ms)));
+    /// When the oldest job of each device kind that is in one of these states was submitted.
+    pub(super) async fn oldest_waiting(
+        &self,
+        skus: Vec<String>,
+        states: &[JobState],
+    ) -> Result<BTreeMap<String, u64>, StoreError> {
+        let mut oldest: BTreeMap<String, u64> = BTreeMap::new();
+        for skus in skus.chunks(KINDS_AT_ONCE) {
+            let asked: Vec<(&String, JobState)> =
+                skus.iter().flat_map(|sku| states.iter().map(move |state| (sku, *state))).collect();
+            // A select of its own for each, because of a union in some order SQLite reads every row.
+            let one = |at: usize| {
+                let (sku, state) = (at * 2 + 1, at * 2 + 2);
+                format!(
+                    "SELECT CAST({at} AS BIGINT) AS at, COALESCE((SELECT created_ms FROM jobs INDEXED BY jobs_sku \
+                     WHERE sku = ${sku} AND state = ${state} ORDER BY created_ms, id LIMIT 1), 0) AS created_ms"
+                )
+            };
+            let sql = (0..asked.len()).map(one).collect::<Vec<_>>().join(" UNION ALL ");
+            let values = asked.iter().flat_map(|(sku, state)| [sku.as_str().into(), state.name().into()]).collect();
+            for row in self.rows(Statement { sql, values }).await? {
+                let (at, at_ms) = (number(&row, "at")? as usize, number(&row, "created_ms")?);
+                if let (Some((sku, _)), 1..) = (asked.get(at), at_ms) {
+                    let known = oldest.entry((*sku).clone()).or_insert(at_ms);
+                    *known = at_ms.min(*known);
+                }
             }
         }
         Ok(oldest)

@@ -489,12 +489,16 @@ impl Store for MemStore {
         })
     }
 
-    fn oldest_waiting<'a>(&'a self, sku: &'a str) -> Answer<'a, Option<u64>> {
+    fn oldest_waiting<'a>(&'a self, skus: Vec<String>, states: &'a [JobState]) -> Answer<'a, BTreeMap<String, u64>> {
         self.answer(|tables| {
-            let waits = |job: &&Arc<Job>| {
-                job.sku.as_str() == sku && matches!(job.state, JobState::Queued | JobState::Unplaceable)
-            };
-            tables.jobs.values().filter(waits).map(|job| job.created_ms).min()
+            let mut oldest: BTreeMap<String, u64> = BTreeMap::new();
+            for job in tables.jobs.values().filter(|job| states.contains(&job.state)) {
+                if let Some(sku) = skus.iter().find(|sku| job.sku.as_str() == *sku) {
+                    let known = oldest.entry(sku.clone()).or_insert(job.created_ms);
+                    *known = job.created_ms.min(*known);
+                }
+            }
+            oldest
         })
     }
 
@@ -603,6 +607,16 @@ impl Store for MemStore {
             let mut reports: Vec<&Report> = tables.reports.values().filter(fits).collect();
             reports.sort_by_key(|report| Reverse((report.created_ms, report.digest)));
             reports.into_iter().take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn newest_reports(&self, jobs: Vec<JobId>) -> Answer<'_, Vec<Report>> {
+        self.answer(|tables| {
+            let newest = |job: &JobId| {
+                let own = tables.reports.values().filter(|report| report.job == *job);
+                own.max_by_key(|report| (report.created_ms, report.digest)).cloned()
+            };
+            jobs.iter().filter_map(newest).collect()
         })
     }
 

@@ -441,8 +441,8 @@ pub trait Store: Send + Sync + 'static {
     /// Jobs by device kind and state, of one project or all.
     fn job_counts<'a>(&'a self, project: Option<&'a str>) -> Answer<'a, BTreeMap<(String, JobState), u64>>;
 
-    /// When the oldest job of a device kind that waits for one was submitted.
-    fn oldest_waiting<'a>(&'a self, sku: &'a str) -> Answer<'a, Option<u64>>;
+    /// When the oldest job of each of these device kinds that is in one of these states was submitted.
+    fn oldest_waiting<'a>(&'a self, skus: Vec<String>, states: &'a [JobState]) -> Answer<'a, BTreeMap<String, u64>>;
 
     /// What is stored under each of these keys.
     fn stored(&self, keys: Vec<EngineKey>) -> Answer<'_, BTreeMap<EngineKey, Stored>>;
@@ -519,6 +519,9 @@ pub trait Store: Send + Sync + 'static {
     fn history(&self, filter: HistoryFilter) -> Answer<'_, Part<PastBuild, PastPlace>>;
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>>;
+
+    /// Of each of these jobs, of which there are few, its newest report.
+    fn newest_reports(&self, jobs: Vec<JobId>) -> Answer<'_, Vec<Report>>;
 
     fn request<'a>(&'a self, project: &'a str, idempotency_key: &'a str) -> Answer<'a, Option<RequestRecord>>;
 

@@ -4,6 +4,7 @@ use super::{
     Answer, AuditFilter, BuildName, Count, Coverage, CoverageFilter, CoveredModels, DeclarationFilter, EngineFilter,
     EventFilter, EventListFilter, Heap, HistoryFilter, JobFilter, LATEST_MAX, ListedRequest, Part, PastBuild,
     PastPlace, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
+    lists::NAMED_AT_ONCE,
     sql::{Select, Statement},
     tables::{Row, Tables, audit_line, number, plain, report, share, text, token},
 };
@@ -19,6 +20,9 @@ use planforge_types::{Digest, EngineKey};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::{mpsc, oneshot};
 
+/// Reports with all that is kept of them.
+const REPORTS: &str = "SELECT digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, measure, artifacts \
+                       FROM reports";
 /// Commits that may wait for a writer.
 pub(super) const WRITER_QUEUE: usize = 1_024;
 /// Commits that join one transaction; bounds how much is lost time when it fails.
@@ -188,8 +192,8 @@ impl<S: SqlStore> Store for S {
         Box::pin(self.tables().job_counts(project))
     }
 
-    fn oldest_waiting<'a>(&'a self, sku: &'a str) -> Answer<'a, Option<u64>> {
-        Box::pin(self.tables().oldest_waiting(sku))
+    fn oldest_waiting<'a>(&'a self, skus: Vec<String>, states: &'a [JobState]) -> Answer<'a, BTreeMap<String, u64>> {
+        Box::pin(self.tables().oldest_waiting(skus, states))
     }
 
     fn events(&self, filter: EventFilter) -> Answer<'_, Vec<Event>> {
@@ -242,10 +246,7 @@ impl<S: SqlStore> Store for S {
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {
         Box::pin(async move {
-            let mut select = Select::new(
-                "SELECT digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, measure, artifacts \
-                 FROM reports",
-            );
+            let mut select = Select::new(REPORTS);
             select
                 .filter("digest = #", filter.digest.map(|digest| digest.to_string()))
                 .filter("plan_digest = #", filter.plan.map(|plan| plan.to_string()))
@@ -257,6 +258,22 @@ impl<S: SqlStore> Store for S {
                     filter.behind.map(|(at_ms, digest)| vec![at_ms.into(), digest.to_string().into()]),
                 );
             self.tables().page(&select, "created_ms DESC, digest DESC", filter.limit, report).await
+        })
+    }
+
+    fn newest_reports(&self, jobs: Vec<JobId>) -> Answer<'_, Vec<Report>> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            for jobs in jobs.chunks(NAMED_AT_ONCE) {
+                let mut select = Select::new(REPORTS);
+                select.one_of("job", jobs.iter().map(|job| job.as_str().to_owned()));
+                select.always(
+                    "NOT EXISTS (SELECT 1 FROM reports AS r WHERE r.job = reports.job AND (r.created_ms, r.digest) > \
+                     (reports.created_ms, reports.digest))",
+                );
+                found.extend(self.tables().page(&select, "job", NAMED_AT_ONCE, report).await?);
+            }
+            Ok(found)
         })
     }
 

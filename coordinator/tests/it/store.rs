@@ -419,8 +419,11 @@ async fn lists(store: &dyn Store, epoch: u64) {
     assert_eq!(store.count_jobs(of_sku).await.unwrap(), Count { count: 15, is_exact: true });
     let of_project = JobFilter { project: own("green"), ..JobFilter::default() };
     assert_eq!(store.count_jobs(of_project).await.unwrap(), Count { count: 40, is_exact: true });
-    assert_eq!(store.oldest_waiting("t4").await.unwrap(), Some(1_000));
-    assert_eq!(store.oldest_waiting("l4").await.unwrap(), None);
+    let waiting = &[JobState::Queued, JobState::Unplaceable];
+    let asked: Vec<String> = (0..40).map(|kind| format!("nobody{kind}")).chain(["l4".into(), "t4".into()]).collect();
+    assert_eq!(store.oldest_waiting(asked, waiting).await.unwrap(), [("t4".to_owned(), 1_000)].into());
+    assert_eq!(store.oldest_waiting(Vec::new(), waiting).await.unwrap(), [].into());
+    assert_eq!(store.oldest_waiting(vec!["t4".into()], &[JobState::Blocked]).await.unwrap(), [].into());
     // What comes meanwhile is no part of what is being read.
     let first = store.part_of_jobs(JobFilter { limit: 3, ..JobFilter::default() }).await.unwrap();
     let late = job("li999", JobState::Queued, 5_000);

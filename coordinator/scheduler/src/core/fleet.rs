@@ -501,6 +501,25 @@ impl State {
         }
     }
 
+    /// Of each of these device kinds, how many devices are on line, and how many of them are at work.
+    pub fn online_and_busy(&self, skus: &[String]) -> Vec<(u64, u64)> {
+        let mut counts = vec![(0, 0); skus.len()];
+        for entry in self.agents.values().filter(|entry| entry.session.is_some()) {
+            for device in &entry.record.devices {
+                let is_busy = || {
+                    let key = DeviceKey { agent: entry.record.id.clone(), device: device.id.clone() };
+                    self.busy.contains_key(&key)
+                };
+                let of = skus.iter().zip(&mut counts);
+                for (_, (online, busy)) in of.filter(|(sku, _)| device.skus.iter().any(|own| own.as_str() == *sku)) {
+                    *online += 1;
+                    *busy += u64::from(is_busy());
+                }
+            }
+        }
+        counts
+    }
+
     /// Agents that are known and agents that are connected.
     pub fn agent_counts(&self) -> (u64, u64) {
         (self.agents.len() as u64, self.sessions.len() as u64)

@@ -1,6 +1,6 @@
 //! Coverage, the first page.
 
-use super::{Shown, activity::ended_list, invalid, shown};
+use super::{Shown, activity::ended_list, invalid, kept::Kept, shown};
 use crate::{
     app::App,
     auth::Actor,
@@ -39,10 +39,58 @@ pub(super) struct Covered {
     pub(super) slots: Vec<Slot>,
     /// There are more jobs than were looked at.
     pub(super) is_cut: bool,
+    by: By,
+    known: Known,
+    filter: CoverageFilter,
+    /// Models of the page that must be asked for again.
+    stale: BTreeSet<String>,
+}
+
+impl Covered {
+    /// Takes note of a job that has not ended; whether the page holds but for its model.
+    pub(super) fn note(&mut self, job: &v1::Job) -> bool {
+        let name = job.model.as_ref().map_or("", |model| &model.name);
+        if self.window.names.iter().any(|shown| shown == name) && self.window.skus.contains(&job.sku) {
+            self.stale.insert(name.to_owned());
+            return true;
+        }
+        !self.window.may_show(name, &job.sku)
+    }
+
+    /// The same, with what became of stale models.
+    async fn renewed(mut self, app: &App, actor: &Actor) -> Result<Self, ApiError> {
+        let stale = std::mem::take(&mut self.stale);
+        if stale.is_empty() {
+            return Ok(self);
+        }
+        let names = stale.iter().cloned().collect();
+        let coverage = app.farm.coverage(actor, &self.filter, names, self.by != By::Model).await?;
+        let Known { engines, live, failed, .. } = &mut self.known;
+        engines.retain(|built| !stale.contains(&built.model));
+        engines.extend(coverage.engines.into_iter().map(built));
+        engines.sort_by(|one, other| (other.created_ms, &other.plan).cmp(&(one.created_ms, &one.plan)));
+        for (known, found, lives) in [(live, coverage.live, true), (failed, coverage.failed, false)] {
+            known.retain(|job| !stale.contains(&job.model));
+            known.extend(found.into_iter().map(|job| work(job, lives)));
+            // Ids sort by when a job was submitted.
+            known.sort_by(|one, other| (other.ended_ms, &other.id).cmp(&(one.ended_ms, &one.id)));
+        }
+        self.is_cut |= coverage.is_cut;
+        self.slots = coverage::slots(&self.known, self.by);
+        Ok(self)
+    }
+}
+
+/// How much there is of what changes where a job ends.
+#[derive(Clone, Debug)]
+pub(super) struct Totals {
+    ended: usize,
+    failed: usize,
+    engines: String,
 }
 
 /// How models stand: those of the page that is asked for, of one model or device kind where one is named.
-pub(super) async fn covered(app: &App, actor: &Actor, topic: &Topic) -> Result<Covered, ApiError> {
+pub(super) async fn covered_now(app: &App, actor: &Actor, topic: &Topic) -> Result<Covered, ApiError> {
     let by = by(topic)?;
     let some = |name: &str| Some(topic.get(name).to_owned()).filter(|value| !value.is_empty());
     let filter = CoverageFilter { project: some("project"), model: some("model"), sku: some("sku") };
@@ -82,7 +130,8 @@ pub(super) async fn covered(app: &App, actor: &Actor, topic: &Topic) -> Result<C
     for declaration in &mut known.declarations {
         declaration.cells.retain(|cell| shown.contains(Known::name_of(&known.names, cell)));
     }
-    Ok(Covered { slots: coverage::slots(&known, by), window, is_cut: is_cut || coverage.is_cut })
+    let (slots, is_cut) = (coverage::slots(&known, by), is_cut || coverage.is_cut);
+    Ok(Covered { slots, window, is_cut, by, known, filter, stale: BTreeSet::new() })
 }
 
 /// What is declared, within a filter.
@@ -155,22 +204,35 @@ fn work(job: StandingJob, lives: bool) -> Work {
     }
 }
 
-/// How much there is of everything.
-pub(super) async fn counts(app: &App, actor: &Actor) -> Result<Counts, ApiError> {
+async fn totals(app: &App, actor: &Actor) -> Result<Totals, ApiError> {
     let ended = app.farm.list_jobs(actor, v1::ListJobsRequest { with_reports: false, ..ended_list() }).await?.jobs;
-    let devices = app.farm.device_counts().await?;
-    let LiveCounts { running, waiting } = app.farm.live_counts(actor).await?;
     let engines = app.farm.engine_count(actor).await?;
     let plus = if engines.is_exact { "" } else { "+" };
+    Ok(Totals {
+        ended: ended.len(),
+        failed: ended.iter().filter(|job| job.state() == v1::JobState::Failed).count(),
+        engines: format!("{}{plus}", planforge_page::format::grouped(engines.count)),
+    })
+}
+
+/// How much there is of everything.
+pub(super) async fn counts(app: &App, actor: &Actor) -> Result<Counts, ApiError> {
+    counts_with(app, actor, totals(app, actor).await?).await
+}
+
+async fn counts_with(app: &App, actor: &Actor, totals: Totals) -> Result<Counts, ApiError> {
+    let devices = app.farm.device_counts().await?;
+    let LiveCounts { running, waiting } = app.farm.live_counts(actor).await?;
+    let Totals { ended, failed, engines } = totals;
     Ok(Counts {
         running,
         waiting,
-        failed: ended.iter().filter(|job| job.state() == v1::JobState::Failed).count(),
-        ended: ended.len(),
+        failed,
+        ended,
         devices_online: devices.online,
         devices_busy: devices.busy,
         devices: devices.known,
-        engines: format!("{}{plus}", planforge_page::format::grouped(engines.count)),
+        engines,
         set_aside: match actor.project {
             None => app.blobs.quarantined().map_or(0, |set_aside| set_aside.len()),
             Some(_) => 0,
@@ -178,15 +240,37 @@ pub(super) async fn counts(app: &App, actor: &Actor) -> Result<Counts, ApiError>
     })
 }
 
-pub(super) async fn home(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Result<Shown, ApiError> {
-    let (covered, counts, busy) =
-        try_join3(covered(app, actor, topic), counts(app, actor), app.farm.busy_projects(actor)).await?;
-    let Covered { window, slots, is_cut } = covered;
+/// The first page, of what is kept of it as far as that still holds.
+pub(in crate::page) async fn home(
+    app: &App,
+    actor: &Actor,
+    topic: &Topic,
+    server: &str,
+    kept: &mut Kept,
+) -> Result<Shown, ApiError> {
+    kept.begin();
+    let (covered, totals) = (kept.covered.take(), kept.totals.take());
+    let covered = async {
+        match covered {
+            Some(covered) => covered.renewed(app, actor).await,
+            None => covered_now(app, actor, topic).await,
+        }
+    };
+    let counts = async {
+        let totals = match totals {
+            Some(totals) => totals,
+            None => self::totals(app, actor).await?,
+        };
+        Ok((counts_with(app, actor, totals.clone()).await?, totals))
+    };
+    let (covered, (counts, totals), busy) = try_join3(covered, counts, app.farm.busy_projects(actor)).await?;
+    let Covered { window, slots, is_cut, .. } = &covered;
     let asked = coverage::Asked { row: topic.number("row")?, address: topic.without("from").without("row").address() };
     let mut sections = vec![
         Section::html("", "counts", &counts),
-        Section::table("Models by device kind", coverage::table(&window, &slots, is_cut, server, &asked)),
+        Section::table("Models by device kind", coverage::table(window, slots, *is_cut, server, &asked)),
     ];
+    (kept.covered, kept.totals) = (Some(covered), Some(totals));
     let (projects, unseen) = busy;
     sections.extend(lists::projects(&projects, unseen).map(|table| Section::table("Projects", table)));
     let view = View {

@@ -1,8 +1,6 @@
 //! The queue, a job, its clone, and a request.
 
-use super::{
-    ENDED, LIVE, MAX_ROWS, Shown, activity::ended_list, invalid, layers_of, may_submit, now_ms, shown, states,
-};
+use super::{ENDED, LIVE, MAX_ROWS, Shown, invalid, kept::Kept, layers_of, may_submit, now_ms, shown, states};
 use crate::{
     app::App,
     auth::Actor,
@@ -86,6 +84,13 @@ pub(super) fn job_list(topic: &Topic) -> Result<v1::ListJobsRequest, ApiError> {
     })
 }
 
+/// Whether a list has jobs that have not ended.
+pub(in crate::page) fn shows_live(topic: &Topic) -> bool {
+    let names = || topic.get("state").split(',').map(str::trim).filter(|name| !name.is_empty());
+    let ended = |name: &str| name == "ended" || state_from_name(name).is_some_and(|state| ENDED.contains(&state));
+    topic.get("sort") != "ended" && (names().count() == 0 || !names().all(ended))
+}
+
 /// Of jobs of one page, what runs comes before what waits, and what is served first before what comes later.
 fn as_served(jobs: &mut [v1::Job]) {
     jobs.sort_by_key(|job| {
@@ -94,18 +99,25 @@ fn as_served(jobs: &mut [v1::Job]) {
     });
 }
 
-pub(super) async fn jobs(app: &App, actor: &Actor, topic: &Topic) -> Result<Shown, ApiError> {
+pub(in crate::page) async fn jobs(app: &App, actor: &Actor, topic: &Topic, kept: &mut Kept) -> Result<Shown, ApiError> {
     let is_queue = topic.get("sort").is_empty();
     // Whoever looks at the queue alone sees what became of what stood there before.
     let with_ended = is_queue && topic.query.is_empty();
     let ended = async {
         match with_ended {
-            true => Ok(Some(app.farm.list_jobs(actor, ended_list()).await?.jobs)),
+            true => kept.ended(app, actor).await.map(Some),
             false => Ok(None),
         }
     };
     let list = app.farm.list_jobs(actor, job_list(topic)?);
-    let (reply, depths, ended) = try_join3(list, app.farm.queue_depths(actor), ended).await?;
+    // Of no use beside what is over.
+    let depths = async {
+        match shows_live(topic) {
+            true => app.farm.queue_depths(actor).await.map(Some),
+            false => Ok(None),
+        }
+    };
+    let (reply, depths, ended) = try_join3(list, depths, ended).await?;
     let mut found = reply.jobs;
     if is_queue {
         as_served(&mut found);
@@ -118,8 +130,8 @@ pub(super) async fn jobs(app: &App, actor: &Actor, topic: &Topic) -> Result<Show
     if with_ended {
         table.empty = Empty::new("The queue is empty.");
     }
-    let queue = lists::depths(&depths);
-    let mut sections = vec![Section::table("Queue by device kind", queue), Section::table("Jobs", table)];
+    let queue = depths.map(|depths| Section::table("Queue by device kind", lists::depths(&depths)));
+    let mut sections: Vec<Section> = queue.into_iter().chain([Section::table("Jobs", table)]).collect();
     sections.extend(ended.map(|ended| Section::table("Ended last", lists::jobs("ended", &ended, false))));
     let view = View {
         filters: vec![

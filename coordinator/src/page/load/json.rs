@@ -2,7 +2,7 @@
 
 use super::{
     activity::{ROUTES, audit_list, ended_list},
-    coverage::{Covered, counts, covered},
+    coverage::{Covered, counts, covered_now},
     engines::{alike, builds_like, builds_of, engine_list, engine_of, engines_of, jobs_of_model, pins_of},
     farm::{days_of, kept, lately, storage, stored, versions},
     jobs::{job_list, jobs_of_request, of_request},
@@ -36,7 +36,7 @@ pub(in crate::page) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Re
     let cursor = |cursor: String| Some(cursor).filter(|cursor| !cursor.is_empty());
     Ok(match topic.kind {
         Kind::Home => {
-            let Covered { window, slots, is_cut } = covered(app, actor, topic).await?;
+            let Covered { window, slots, is_cut, .. } = covered_now(app, actor, topic).await?;
             let (projects, more_projects) = app.farm.busy_projects(actor).await?;
             json!({
                 "coverage": slots, "models": window.count, "from": window.from, "next_from": window.next(),

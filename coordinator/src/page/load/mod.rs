@@ -6,6 +6,7 @@ mod engines;
 mod farm;
 mod jobs;
 mod json;
+mod kept;
 
 use super::topic::{Kind, Topic};
 use crate::{
@@ -16,9 +17,11 @@ use planforge_page::{layers, view::View};
 use planforge_proto::{ApiError, ErrorCode, v1};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub(super) use coverage::home;
 pub(super) use engines::{builds_of, engine_of, engines_of};
-pub(super) use jobs::jobs_of_request;
+pub(super) use jobs::{jobs, jobs_of_request, shows_live};
 pub(super) use json::json;
+pub(super) use kept::Kept;
 
 /// Rows per list: what a person looks through before a filter is quicker.
 pub(super) const MAX_ROWS: u32 = 60;
@@ -51,8 +54,8 @@ fn may_submit(actor: &Actor) -> bool {
 /// What a page shows to one caller.
 pub(super) async fn view(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Result<Shown, ApiError> {
     match topic.kind {
-        Kind::Home => coverage::home(app, actor, topic, server).await,
-        Kind::Jobs => jobs::jobs(app, actor, topic).await,
+        Kind::Home => coverage::home(app, actor, topic, server, &mut Kept::default()).await,
+        Kind::Jobs => jobs::jobs(app, actor, topic, &mut Kept::default()).await,
         Kind::Job => jobs::job(app, actor, topic, server).await,
         Kind::Clone => jobs::clone(app, actor, topic).await,
         Kind::Request => jobs::request(app, actor, topic).await,
