@@ -273,7 +273,6 @@ async fn the_first_page_shows_models_as_they_come_and_what_becomes_of_them() {
     }
     let assign = agent.assigned().await;
     agent.started(&assign).await;
-    (_, stream) = next(stream, |part| html(part).contains("m.onnx") && html(part).contains("building")).await;
     succeed(&served, &mut agent, &assign).await;
     let engine = |part: &Value| html(part).contains("m.onnx") && html(part).contains("/plans/");
     next(stream, engine).await;
