@@ -1,0 +1,174 @@
+//! Three networks that `tests/trained/train.py` trained: what 8-bit integers cost of what each is good for.
+
+#![expect(clippy::print_stdout, reason = "what was lost is shown: in CI, and with --no-capture")]
+
+use planforge_identity::npz;
+use planforge_onnx::Model;
+use planforge_precision::{Kind, Options, Reference, Runner as _, Samples, Target, ports, prepare};
+use planforge_types::{HostTensor, NamedTensors};
+use prost::Message as _;
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/trained").join(name)
+}
+
+/// What a run of the training script measured of a network.
+fn measured_there(network: &str, what: &str) -> f64 {
+    let text = std::fs::read_to_string(file("training.json")).unwrap();
+    let of_network = text.split(&format!("\"{network}\"")).nth(1).unwrap();
+    let value = of_network.split(&format!("\"{what}\":")).nth(1).unwrap();
+    value.split([',', '}', '\n']).next().unwrap().trim().parse().unwrap()
+}
+
+fn floats(tensor: &HostTensor) -> Vec<f32> {
+    tensor.bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+}
+
+/// A network with what it is tested on.
+struct Network {
+    name: &'static str,
+    model: Model,
+    /// The input alone.
+    given: NamedTensors,
+    known: HostTensor,
+}
+
+impl Network {
+    fn open(name: &'static str, known: &str) -> Self {
+        let mut given = npz::read(&file(&format!("{name}-test.npz"))).unwrap();
+        let known = given.remove(known).unwrap();
+        Self { name, model: Model::open(&file(&format!("{name}.onnx"))).unwrap(), given, known }
+    }
+
+    /// In 8 bits, calibrated on 100 rows of other data than it is tested on.
+    fn in_int8(&self) -> Model {
+        let rows = npz::read(&file(&format!("{}-calibration.npz", self.name))).unwrap();
+        let samples = Samples::fit(rows, &ports(&self.model)).unwrap();
+        let options = Options::new(Kind::Int8, Target::Any);
+        let prepared = prepare(&self.model, Some(&samples), None, &options, &Reference).unwrap();
+        let coverage = &prepared.report.coverage;
+        assert!(coverage.layers_lowered * 10 >= coverage.layers * 9, "{coverage:?}");
+        Model::from_bytes(prepared.proto.encode_to_vec().into()).unwrap()
+    }
+
+    /// What the model tells of each row.
+    fn told_by(&self, model: &Model) -> Vec<Vec<f32>> {
+        let mut session = Reference.open(model, None, &BTreeSet::new()).unwrap();
+        let (name, given) = self.given.iter().next().unwrap();
+        let rows = given.shape[0];
+        let row_bytes = given.bytes.len() / rows;
+        let told = given.bytes.chunks_exact(row_bytes).map(|row| {
+            let mut shape = given.shape.clone();
+            shape[0] = 1;
+            let row = HostTensor { element: given.element, shape, bytes: row.to_vec() };
+            let outputs = session.run(&[(name.clone(), row)].into(), &mut |_, _| {}).unwrap();
+            floats(outputs.values().next().unwrap())
+        });
+        told.collect()
+    }
+
+    fn labels(&self) -> Vec<usize> {
+        self.known.bytes.chunks_exact(8).map(|eight| i64::from_le_bytes(eight.try_into().unwrap()) as usize).collect()
+    }
+}
+
+fn best(scores: &[f32]) -> usize {
+    (0..scores.len()).max_by(|one, other| scores[*one].total_cmp(&scores[*other])).unwrap()
+}
+
+#[test]
+fn a_residual_network_stays_as_often_right() {
+    let network = Network::open("shapes", "labels");
+    let labels = network.labels();
+    let right = |model: &Model| {
+        let told = network.told_by(model);
+        told.iter().zip(&labels).filter(|(scores, label)| best(scores) == **label).count() as f64 / labels.len() as f64
+    };
+    let (before, after) = (right(&network.model), right(&network.in_int8()));
+    println!("shapes: top-1 {before:.4} before, {after:.4} after");
+    assert!((before - measured_there("shapes", "top1")).abs() < 0.005, "{before}");
+    assert!(before > 0.9 && after >= 0.99 * before, "{before} before, {after} after");
+}
+
+const GRID: usize = 8;
+const CELL: f32 = 4.0;
+const KINDS: usize = 3;
+
+/// A shape's kind, and left, top, right and bottom of its box in pixels.
+type Drawn = (usize, [f32; 4]);
+
+fn overlap(one: &[f32; 4], other: &[f32; 4]) -> f32 {
+    let area = |[left, top, right, bottom]: [f32; 4]| (right - left).max(0.0) * (bottom - top).max(0.0);
+    let shared = [one[0].max(other[0]), one[1].max(other[1]), one[2].min(other[2]), one[3].min(other[3])];
+    area(shared) / (area(*one) + area(*other) - area(shared)).max(f32::MIN_POSITIVE)
+}
+
+/// The shapes that the cells tell of, without those that a likelier one covers.
+fn found(cells: &[f32]) -> Vec<Drawn> {
+    let at = |channel: usize, cell: usize| cells[channel * GRID * GRID + cell];
+    let mut likely: Vec<usize> = (0..GRID * GRID).filter(|cell| at(0, *cell) > 0.5).collect();
+    likely.sort_by(|one, other| at(0, *other).total_cmp(&at(0, *one)));
+    let mut kept: Vec<Drawn> = Vec::new();
+    for cell in likely {
+        let kind = best(&(0..KINDS).map(|kind| at(1 + kind, cell)).collect::<Vec<_>>());
+        let [x, y, width, height] = [0, 1, 2, 3].map(|part| at(1 + KINDS + part, cell));
+        let (x, y) = ((x + (cell % GRID) as f32) * CELL, (y + (cell / GRID) as f32) * CELL);
+        let (half_width, half_height) = (width * CELL / 2.0, height * CELL / 2.0);
+        let here = [x - half_width, y - half_height, x + half_width, y + half_height];
+        if kept.iter().all(|(_, other)| overlap(&here, other) < 0.45) {
+            kept.push((kind, here));
+        }
+    }
+    kept
+}
+
+#[test]
+fn a_detector_finds_as_many_shapes() {
+    let network = Network::open("boxes", "boxes");
+    let per_image = network.known.shape[1] * 5;
+    let drawn: Vec<Vec<Drawn>> = floats(&network.known)
+        .chunks_exact(per_image)
+        .map(|image| {
+            let shapes = image.chunks_exact(5).filter(|shape| shape[0] >= 0.0);
+            shapes.map(|shape| (shape[0] as usize, [shape[1], shape[2], shape[3], shape[4]])).collect()
+        })
+        .collect();
+    let f1 = |model: &Model| {
+        let (mut hits, mut told, mut there) = (0_usize, 0_usize, 0_usize);
+        for (cells, drawn) in network.told_by(model).iter().zip(&drawn) {
+            let mut left = drawn.clone();
+            for (kind, here) in found(cells) {
+                told += 1;
+                let hit = left.iter().position(|(other, place)| kind == *other && overlap(&here, place) >= 0.5);
+                hits += usize::from(hit.map(|hit| left.swap_remove(hit)).is_some());
+            }
+            there += drawn.len();
+        }
+        2.0 * hits as f64 / (told + there) as f64
+    };
+    let (before, after) = (f1(&network.model), f1(&network.in_int8()));
+    println!("boxes: F1 {before:.4} before, {after:.4} after");
+    assert!(before > 0.8 && after >= 0.99 * before, "{before} before, {after} after");
+}
+
+#[test]
+fn a_language_model_needs_hardly_more_bits_for_a_character() {
+    let network = Network::open("letters", "labels");
+    let labels = network.labels();
+    let bits = |model: &Model| {
+        let of_row = |(scores, label): (&Vec<f32>, &usize)| {
+            let most = f64::from(scores.iter().copied().fold(f32::MIN, f32::max));
+            let sum: f64 = scores.iter().map(|score| (f64::from(*score) - most).exp()).sum();
+            (sum.ln() + most - f64::from(scores[*label])) / std::f64::consts::LN_2
+        };
+        network.told_by(model).iter().zip(&labels).map(of_row).sum::<f64>() / labels.len() as f64
+    };
+    let (before, after) = (bits(&network.model), bits(&network.in_int8()));
+    println!("letters: {before:.4} bits a character before, {after:.4} after");
+    assert!((before - measured_there("letters", "bits_per_character")).abs() < 0.01, "{before}");
+    assert!(before < 3.0 && after <= 1.01 * before, "{before} before, {after} after");
+}
