@@ -27,7 +27,7 @@ use axum::{
 };
 use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use planforge_page::view::{Change, Snapshot, View};
-use planforge_proto::{ApiError, ErrorCode};
+use planforge_proto::{ApiError, ErrorCode, v1};
 use std::{
     collections::BTreeMap,
     convert::Infallible,
@@ -120,7 +120,12 @@ impl Source {
         let names_it = || now.parts.iter().flat_map(|part| &part.rows).any(|row| row.key == job.id);
         let topic = match self {
             Self::Page { topic, .. } => topic,
+            Self::Link { place: Place::Job(id), .. } => return job.id.starts_with(id),
             Self::Link { .. } => return ends || names_it(),
+        };
+        let of_model = || {
+            let is_it = |model: &v1::Model| model.name == topic.of || model.digest.starts_with(&topic.of);
+            job.model.as_ref().is_some_and(is_it)
         };
         match topic.kind {
             Kind::Home => !goes_on,
@@ -129,7 +134,9 @@ impl Source {
             Kind::Request => job.request_id == topic.of || names_it(),
             // What was never on a device is on none.
             Kind::Devices => ends || (job.attempt > 0 && !goes_on),
-            Kind::Engines | Kind::Plan | Kind::Model | Kind::Compare | Kind::Farm | Kind::Activity => ends,
+            // Beside its engines its jobs are listed.
+            Kind::Model => ends || names_it() || of_model(),
+            Kind::Engines | Kind::Plan | Kind::Compare | Kind::Farm | Kind::Activity => ends,
             Kind::Clone | Kind::Api => false,
         }
     }
@@ -354,7 +361,6 @@ mod tests {
         table::{Cell, Table, words},
         view::Section,
     };
-    use planforge_proto::v1;
 
     fn page(address: &str) -> Source {
         let topic = Topic::read(&address.parse().unwrap()).unwrap().topic;
@@ -367,6 +373,7 @@ mod tests {
             request_id: "01own".into(),
             attempt,
             state: state.into(),
+            model: Some(v1::Model { name: "digits.onnx".into(), digest: "d1".repeat(32), ..Default::default() }),
             ..Default::default()
         };
         Arc::new(v1::JobEvent { what: what.into(), job: Some(job), ..Default::default() })
@@ -386,6 +393,10 @@ mod tests {
         for live in ["/jobs", "/jobs?sort=newest", "/jobs?state=queued,failed", "/jobs/01job", "/requests/01own"] {
             assert_eq!(hears(live), [true; 4], "{live}");
         }
+        assert_eq!([hears("/models/d1d1"), hears("/models/digits.onnx")], [[true; 4]; 2], "its jobs are listed");
+        assert_eq!(hears("/models/e2"), [false, false, false, true]);
+        let link = |id: &str| Source::Link { secret: String::new(), place: Place::Job(id.into()), how: How::default() };
+        assert!(link("01job").hears(&progress, &nothing) && !link("01other").hears(&ended, &nothing));
         for over in ["/jobs?state=ended&sort=ended", "/jobs?state=failed,succeeded", "/engines", "/farm", "/activity"] {
             assert_eq!(hears(over), [false, false, false, true], "{over}");
         }
