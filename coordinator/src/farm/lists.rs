@@ -126,12 +126,12 @@ impl Farm {
         }
         self.fill_live(&mut views).await?;
         let mut page = Page::new();
-        'page: for mut some in views.chunks(READ_AT_ONCE).map(<[v1::Job]>::to_vec) {
+        'page: for some in views.chunks_mut(READ_AT_ONCE) {
             if request.with_reports {
-                self.fill_reports(&mut some).await?;
+                self.fill_reports(some).await?;
             }
             for view in some {
-                if !page.push(view) {
+                if !page.push(std::mem::take(view)) {
                     break 'page;
                 }
             }

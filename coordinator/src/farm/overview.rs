@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 /// Device kinds that are looked at for the age of their oldest job.
 const DEPTHS_MAX: usize = 32;
+/// States in which a job stands in the queue.
 const WAITING: [JobState; 3] = [JobState::Queued, JobState::Unplaceable, JobState::Blocked];
 /// Events of one job that are shown: more than a job that was tried as often as it may be has.
 const HISTORY_MAX: usize = 300;
@@ -53,6 +54,7 @@ impl Farm {
             }
             return Ok(depths);
         }
+        // No index has a project's jobs by device kind and age: its list is walked for each.
         let oldest = depths.iter_mut().filter(|depth| depth.waiting > 0).map(async |depth| {
             let oldest = JobFilter {
                 project: project.clone(),

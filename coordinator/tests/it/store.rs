@@ -261,6 +261,9 @@ async fn engines(store: &dyn Store, epoch: u64) {
     };
     assert_eq!(reports(ReportFilter { plan: Some(Digest::of(b"plan3")), ..ReportFilter::default() }).await, [13, 12]);
     assert_eq!(reports(ReportFilter { key: Some(key("aa1")), ..ReportFilter::default() }).await, [13, 12, 10]);
+    let newest = store.newest_reports(vec!["zz".into(), "aa1".into()]).await.unwrap();
+    assert_eq!(newest.iter().map(|report| (report.job.as_str(), report.created_ms)).collect::<Vec<_>>(), [("aa1", 13)]);
+    assert!(store.newest_reports(Vec::new()).await.unwrap().is_empty());
     assert!(reports(ReportFilter { job: Some("zz".into()), ..ReportFilter::default() }).await.is_empty());
     assert!(reports(ReportFilter { sku: Some("t4".into()), ..ReportFilter::default() }).await.is_empty());
     let behind = Some((12, Digest::of(b"{\"n\":2}")));
