@@ -19,9 +19,8 @@ fn file(name: &str) -> PathBuf {
 /// What a run of the training script measured of a network.
 fn measured_there(network: &str, what: &str) -> f64 {
     let text = std::fs::read_to_string(file("training.json")).unwrap();
-    let of_network = text.split(&format!("\"{network}\"")).nth(1).unwrap();
-    let value = of_network.split(&format!("\"{what}\":")).nth(1).unwrap();
-    value.split([',', '}', '\n']).next().unwrap().trim().parse().unwrap()
+    let facts: serde_json::Value = serde_json::from_str(&text).unwrap();
+    facts[network][what].as_f64().unwrap()
 }
 
 fn floats(tensor: &HostTensor) -> Vec<f32> {
