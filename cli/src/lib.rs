@@ -51,7 +51,6 @@ mod device_check;
 mod dispatch;
 #[cfg(feature = "local")]
 mod doctor;
-#[cfg(feature = "local")]
 mod examples;
 mod failure;
 mod farm;
