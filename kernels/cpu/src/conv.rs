@@ -9,6 +9,7 @@ use crate::{
     gemm::{Place, Rows},
     pool::{ThreadPool, for_parts},
 };
+use std::ops::Range;
 
 /// Sizes of a two-dimensional convolution (a one-dimensional one has height 1). Images are NHWC.
 ///
@@ -120,6 +121,14 @@ impl ConvShape {
         assert_eq!(image_len, self.image_len(), "the image is not as large as its shape");
         // Both are worked out for their checks: the furthest position in each axis, and the number of positions.
         let _ = (self.bordered(), self.depth());
+    }
+
+    /// Output columns at which the whole kernel lies between the left and the right edge of the image.
+    pub(crate) fn whole_columns(&self) -> Range<usize> {
+        let (stride, pad) = (self.strides[1], self.pads[1]);
+        let room = (pad + self.width).saturating_sub((self.kernel[1] - 1) * self.dilations[1]);
+        let end = room.div_ceil(stride).min(self.out_width);
+        pad.div_ceil(stride).min(end)..end
     }
 
     /// Image, line and column of an output pixel.

@@ -42,14 +42,6 @@ struct Block<'a> {
     to: *mut f32,
 }
 
-/// Output columns at which the whole kernel lies inside the image's lines.
-fn whole_columns(shape: &ConvShape) -> Range<usize> {
-    let (stride, pad) = (shape.strides[1], shape.pads[1]);
-    let room = (pad + shape.width).saturating_sub((shape.kernel[1] - 1) * shape.dilations[1]);
-    let end = room.div_ceil(stride).min(shape.out_width);
-    pad.div_ceil(stride).min(end)..end
-}
-
 /// Positions of a kernel axis that lie inside the image, `at` being the output position: one run of them, because
 /// they move on in equal steps.
 fn taps_inside(shape: &ConvShape, axis: usize, at: usize) -> Range<usize> {
@@ -144,7 +136,7 @@ unsafe fn pixels<V: Vector, const NV: usize, const PX: usize, const PART: bool>(
 #[inline(always)]
 unsafe fn lines<V: Vector, const NV: usize, const PX: usize, const PART: bool>(block: &Block<'_>) {
     let shape = block.shape;
-    let whole = whole_columns(shape);
+    let whole = shape.whole_columns();
     for index in 0..block.lines {
         let line = block.first + index;
         let kys = taps_inside(shape, 0, line % shape.out_height);

@@ -130,81 +130,205 @@ impl Panel {
 /// Added to a double below 2^51, it leaves the nearest whole number, ties to even, in the lowest bits.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
-per_level! {
-    fn bytes_of(sums: &[i32], panel: &Panel, limits: [i32; 3], to: &mut [u8]) {
-        let [zero, low, high] = limits;
-        // Limits before the zero point is added, so that all in between is small.
-        let (low, high) = (f64::from(low) - f64::from(zero), f64::from(high) - f64::from(zero));
-        let columns = to.len();
-        let (sums, moved) = (&sums[..columns], &panel.moved[..columns]);
-        let (bias, factor) = (&panel.bias[..columns], &panel.factor[..columns]);
-        for at in 0..columns {
-            let value = (f64::from(sums[at].wrapping_add(moved[at])) + bias[at]) * factor[at];
-            // What is no number becomes the lower limit.
-            let value = if value > low { value } else { low };
-            let value = if value < high { value } else { high };
-            to[at] = ((value + ROUND).to_bits() as i32).wrapping_add(zero) as u8;
-        }
-    }
+/// Rows of sums, `stride` numbers apart.
+#[derive(Clone, Copy)]
+pub(super) struct Sums<'a> {
+    pub of: &'a [i32],
+    pub stride: usize,
+    pub rows: usize,
 }
 
-per_level! {
-    fn scaled_of(sums: &[i32], panel: &Panel, to: &mut [f32]) {
-        let columns = to.len();
-        let (sums, moved) = (&sums[..columns], &panel.moved[..columns]);
-        let (bias, factor) = (&panel.bias[..columns], &panel.factor[..columns]);
-        for at in 0..columns {
-            to[at] = ((f64::from(sums[at].wrapping_add(moved[at])) + bias[at]) * factor[at]) as f32;
-        }
-    }
+/// Where the rows of a panel go: those places belong to whoever holds it.
+struct Target<T> {
+    to: *mut T,
+    stride: usize,
+    rows: usize,
+    columns: usize,
 }
 
-per_level! {
-    fn floats_of(sums: &[i32], panel: &Panel, biased: bool, to: &mut [f32]) {
-        let columns = to.len();
-        let (sums, moved) = (&sums[..columns], &panel.moved[..columns]);
-        let (bias, factor) = (&panel.bias_f32[..columns], &panel.factor_f32[..columns]);
-        for at in 0..columns {
-            let value = sums[at].wrapping_add(moved[at]) as f32 * factor[at];
-            // Minus zero stays as it is where nothing is added.
-            to[at] = if biased { value + bias[at] } else { value };
-        }
-    }
-}
-
-per_level! {
-    fn sums_of(sums: &[i32], panel: &Panel, to: &mut [i32]) {
-        let columns = to.len();
-        for (to, (sum, moved)) in to.iter_mut().zip(sums[..columns].iter().zip(&panel.moved[..columns])) {
-            *to = sum.wrapping_add(*moved);
-        }
-    }
-}
-
-impl Finish<'_> {
-    /// Stores one row of a panel from element `at` on.
+impl<T: Copy> Target<T> {
+    /// `rows` rows of `columns` elements, `stride` elements apart.
     ///
     /// # Safety
-    /// `to` is of the kind that [`Self::check`] passed and holds `panel.columns` elements from `at` on, which nobody else
+    /// They exist, and nobody else uses them meanwhile.
+    unsafe fn new(to: *mut T, stride: usize, rows: usize, columns: usize) -> Self {
+        Self { to, stride, rows, columns }
+    }
+
+    /// Writes the first of `results` to row `row` from column `first` on, as many as there are columns.
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, row: usize, first: usize, results: [T; N]) {
+        assert!(row < self.rows && first < self.columns, "a result lies beyond its target");
+        // SAFETY: the row is one of the target's, and no more columns of it are written than there are.
+        unsafe {
+            let to = self.to.add(row * self.stride + first);
+            if self.columns - first >= N {
+                to.cast::<[T; N]>().write_unaligned(results);
+            } else {
+                std::ptr::copy_nonoverlapping(results.as_ptr(), to, self.columns - first);
+            }
+        }
+    }
+}
+
+/// What `N` sums of a row become.
+trait Become {
+    type To: Copy;
+    fn of<const N: usize>(&self, sums: &[i32; N], panel: &Panel, first: usize) -> [Self::To; N];
+}
+
+/// The `N` numbers of a list from `first` on.
+#[inline(always)]
+fn some<T, const N: usize>(list: &[T], first: usize) -> &[T; N] {
+    let Some(some) = list[first..].first_chunk() else { panic!("a list of sums or factors is too short") };
+    some
+}
+
+struct ToBytes {
+    zero: i32,
+    /// Limits before the zero point is added, so that all in between is small.
+    low: f64,
+    high: f64,
+}
+impl Become for ToBytes {
+    type To = u8;
+    #[inline(always)]
+    fn of<const N: usize>(&self, sums: &[i32; N], panel: &Panel, first: usize) -> [u8; N] {
+        let (moved, bias) = (some::<_, N>(&panel.moved, first), some::<_, N>(&panel.bias, first));
+        let factor = some::<_, N>(&panel.factor, first);
+        let mut to = [0; N];
+        for at in 0..N {
+            let value = (f64::from(sums[at].wrapping_add(moved[at])) + bias[at]) * factor[at];
+            // What is no number becomes the lower limit.
+            let value = if value > self.low { value } else { self.low };
+            let value = if value < self.high { value } else { self.high };
+            to[at] = ((value + ROUND).to_bits() as i32).wrapping_add(self.zero) as u8;
+        }
+        to
+    }
+}
+
+struct ToScaled;
+impl Become for ToScaled {
+    type To = f32;
+    #[inline(always)]
+    fn of<const N: usize>(&self, sums: &[i32; N], panel: &Panel, first: usize) -> [f32; N] {
+        let (moved, bias) = (some::<_, N>(&panel.moved, first), some::<_, N>(&panel.bias, first));
+        let factor = some::<_, N>(&panel.factor, first);
+        let mut to = [0.0; N];
+        for at in 0..N {
+            to[at] = ((f64::from(sums[at].wrapping_add(moved[at])) + bias[at]) * factor[at]) as f32;
+        }
+        to
+    }
+}
+
+struct ToFloats {
+    biased: bool,
+}
+impl Become for ToFloats {
+    type To = f32;
+    #[inline(always)]
+    fn of<const N: usize>(&self, sums: &[i32; N], panel: &Panel, first: usize) -> [f32; N] {
+        let (moved, bias) = (some::<_, N>(&panel.moved, first), some::<_, N>(&panel.bias_f32, first));
+        let factor = some::<_, N>(&panel.factor_f32, first);
+        let mut to = [0.0; N];
+        for at in 0..N {
+            let value = sums[at].wrapping_add(moved[at]) as f32 * factor[at];
+            // Minus zero stays as it is where nothing is added.
+            to[at] = if self.biased { value + bias[at] } else { value };
+        }
+        to
+    }
+}
+
+struct ToSums;
+impl Become for ToSums {
+    type To = i32;
+    #[inline(always)]
+    fn of<const N: usize>(&self, sums: &[i32; N], panel: &Panel, first: usize) -> [i32; N] {
+        let moved = some::<_, N>(&panel.moved, first);
+        std::array::from_fn(|at| sums[at].wrapping_add(moved[at]))
+    }
+}
+
+/// Sums that are finished together: those of a register of doubles twice, and of one.
+const WIDE: usize = 16;
+const NARROW: usize = 8;
+const _: () = assert!(COLUMNS_MAX.is_multiple_of(WIDE));
+
+/// Columns from `first` on, `N` of them, in every row: what belongs to columns is read once.
+#[inline(always)]
+fn columns_of<B: Become, const N: usize>(
+    becomes: &B,
+    sums: Sums<'_>,
+    panel: &Panel,
+    first: usize,
+    to: &mut Target<B::To>,
+) {
+    for row in 0..sums.rows {
+        to.put(row, first, becomes.of::<N>(some(sums.of, row * sums.stride + first), panel, first));
+    }
+}
+
+/// Rows of sums, each a multiple of [`NARROW`] long, as what they become.
+#[inline(always)]
+fn finished<B: Become>(becomes: &B, sums: Sums<'_>, panel: &Panel, to: &mut Target<B::To>) {
+    let mut first = 0;
+    while first < panel.columns {
+        if panel.columns - first > NARROW && sums.stride - first >= WIDE {
+            columns_of::<B, WIDE>(becomes, sums, panel, first, to);
+            first += WIDE;
+        } else {
+            columns_of::<B, NARROW>(becomes, sums, panel, first, to);
+            first += NARROW;
+        }
+    }
+}
+
+macro_rules! finished_at_levels {
+    ($($name:ident: $becomes:ty),*) => {$(
+        per_level! {
+            fn $name(becomes: &$becomes, sums: Sums<'_>, panel: &Panel, to: &mut Target<<$becomes as Become>::To>) {
+                finished(becomes, sums, panel, to);
+            }
+        }
+    )*};
+}
+finished_at_levels!(bytes_of: ToBytes, scaled_of: ToScaled, floats_of: ToFloats, sums_of: ToSums);
+
+impl Finish<'_> {
+    /// Stores rows of a panel from element `at` on, `stride` elements apart. Rows of sums are a multiple of 8 long.
+    ///
+    /// # Safety
+    /// `to` is of the kind that [`Self::check`] passed and holds `panel.columns` elements for each row, which nobody else
     /// uses meanwhile.
-    pub(super) unsafe fn store(&self, isa: Isa, sums: &[i32], panel: &Panel, to: SharedOutput, at: usize) {
-        let columns = panel.columns;
+    pub(super) unsafe fn store(
+        &self,
+        isa: Isa,
+        sums: Sums<'_>,
+        panel: &Panel,
+        to: SharedOutput,
+        [at, stride]: [usize; 2],
+    ) {
+        let (rows, columns) = (sums.rows, panel.columns);
         // SAFETY: the caller's promise, for each of the kinds.
         unsafe {
             match (self, to) {
                 (Self::Sums, SharedOutput::Sums(to)) => {
-                    sums_of(isa, sums, panel, std::slice::from_raw_parts_mut(to.add(at), columns));
+                    sums_of(isa, &ToSums, sums, panel, &mut Target::new(to.add(at), stride, rows, columns));
                 }
                 (Self::Integers { zero, low, high, .. }, SharedOutput::Bytes(to)) => {
-                    let to = std::slice::from_raw_parts_mut(to.add(at), columns);
-                    bytes_of(isa, sums, panel, [*zero, *low, *high], to);
+                    let limit = |limit: i32| f64::from(limit) - f64::from(*zero);
+                    let becomes = ToBytes { zero: *zero, low: limit(*low), high: limit(*high) };
+                    bytes_of(isa, &becomes, sums, panel, &mut Target::new(to.add(at), stride, rows, columns));
                 }
                 (Self::Scaled { .. }, SharedOutput::Floats(to)) => {
-                    scaled_of(isa, sums, panel, std::slice::from_raw_parts_mut(to.add(at), columns));
+                    scaled_of(isa, &ToScaled, sums, panel, &mut Target::new(to.add(at), stride, rows, columns));
                 }
                 (Self::Floats { bias, .. }, SharedOutput::Floats(to)) => {
-                    let to = std::slice::from_raw_parts_mut(to.add(at), columns);
-                    floats_of(isa, sums, panel, bias.is_some(), to);
+                    let becomes = ToFloats { biased: bias.is_some() };
+                    floats_of(isa, &becomes, sums, panel, &mut Target::new(to.add(at), stride, rows, columns));
                 }
                 _ => {}
             }

@@ -7,7 +7,8 @@
 //! | `rows` | the left operand: rows of a matrix, windows of an image |
 //! | `product` | the product in blocks, spread over threads |
 //! | `finish` | from exact sums to integers or floats |
-//! | `depthwise`, `window` | depthwise convolution, and the largest of each window |
+//! | `depthwise`, `channels` | depthwise convolution; its sums in registers, per instruction set |
+//! | `window` | the largest of each window |
 //!
 //! Kernels multiply unsigned rows by signed columns. Signed rows and unsigned columns are moved by 128, with their zero
 //! points: `(a - z)` stays what it is. Zero points come in at the end, by the sums of columns (known when the weights are
@@ -15,6 +16,7 @@
 //!
 //! Invariant: every instruction set gives the same sums, bit for bit; nothing saturates on the way.
 
+mod channels;
 mod depthwise;
 mod finish;
 mod pack;

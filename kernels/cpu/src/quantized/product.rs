@@ -3,7 +3,7 @@
 
 use super::{
     Finish, Kernel, Output, PackedSize, Rows,
-    finish::{Panel, SharedOutput},
+    finish::{Panel, SharedOutput, Sums},
     flip, kernels,
     tile::{TILE_MAX, Tile},
 };
@@ -53,6 +53,9 @@ per_level! {
         }
     }
 }
+
+/// Rows that are copied before they are widened.
+const WIDENED_TOGETHER: usize = 8;
 
 fn sum_of(bytes: &[u8]) -> i32 {
     bytes.iter().fold(0i32, |sum, &byte| sum.wrapping_add(byte.into()))
@@ -146,31 +149,45 @@ unsafe fn run_block(
         all => all[column],
     };
     let has_zeros = product.column_zeros.iter().any(|&zero| zero != 0);
-    // Rows as the kernel reads them, one row of bytes, and a sum for each row.
-    let copied = count.checked_mul(stride);
-    let needed =
-        copied.zip(count.checked_mul(4)).and_then(|(copied, sums)| copied.checked_add(sums)?.checked_add(depth));
-    let Some((copied, needed)) = copied.zip(needed) else { panic!("the rows are larger than any memory") };
+    // Rows as the kernel reads them, a sum for each row, and some rows of bytes on their way to 16-bit numbers.
+    let some = if kernel.group == 4 { 0 } else { WIDENED_TOGETHER.min(count) };
+    let sizes = (count.checked_mul(stride), count.checked_mul(4), some.checked_mul(depth));
+    let (Some(copied), Some(sums), Some(narrow)) = sizes else { panic!("the rows are larger than any memory") };
+    let Some(needed) = copied.checked_add(sums).and_then(|all| all.checked_add(narrow)) else {
+        panic!("the rows are larger than any memory")
+    };
     if scratch.len() < needed {
         scratch.resize(needed, 0);
     }
     let (packed_rows, rest) = scratch[..needed].split_at_mut(copied);
-    let (line, row_sums) = rest.split_at_mut(depth);
-    for (index, to) in packed_rows.chunks_exact_mut(stride.max(1)).enumerate().take(count) {
-        let row = block.rows.start + index;
-        let bytes = if kernel.group == 4 { &mut to[..depth] } else { &mut *line };
-        rows.fill(row, bytes);
+    let (row_sums, narrow) = rest.split_at_mut(sums);
+    if kernel.group == 4 && count > 0 {
+        rows.fill(block.rows.clone(), stride, packed_rows);
         if by != 0 {
-            flipped(isa, bytes, by);
+            flipped(isa, packed_rows, by);
         }
-        if has_zeros {
-            row_sums[4 * index..4 * index + 4].copy_from_slice(&sum_of(bytes).to_le_bytes());
+        for (row, of_row) in packed_rows.chunks_exact_mut(stride.max(1)).enumerate() {
+            if has_zeros {
+                row_sums[4 * row..4 * row + 4].copy_from_slice(&sum_of(&of_row[..depth]).to_le_bytes());
+            }
+            of_row[depth..].fill(0);
         }
-        if kernel.group == 4 {
-            to[depth..].fill(0);
-        } else {
-            let (whole, padding) = to.split_at_mut(2 * depth);
-            widened(isa, line, whole);
+    }
+    for first in (0..count).step_by(some.max(1)).take(if some == 0 { 0 } else { count }) {
+        let together = some.min(count - first);
+        let narrow = &mut narrow[..together * depth];
+        let from = block.rows.start + first;
+        rows.fill(from..from + together, depth, narrow);
+        if by != 0 {
+            flipped(isa, narrow, by);
+        }
+        for row in 0..together {
+            let bytes = &narrow[row * depth..][..depth];
+            if has_zeros {
+                row_sums[4 * (first + row)..][..4].copy_from_slice(&sum_of(bytes).to_le_bytes());
+            }
+            let (whole, padding) = packed_rows[(first + row) * stride..][..stride].split_at_mut(2 * depth);
+            widened(isa, bytes, whole);
             padding.fill(0);
         }
     }
@@ -191,19 +208,19 @@ unsafe fn run_block(
             // SAFETY: the rows lie in `packed_rows`, the panel in `packed` as `size` says, and a tile of any kernel fits
             // `sums`; the caller promises the instructions.
             unsafe { kernel.by_rows[tile_rows - 1](&tile) };
-            for (row, sums) in sums.chunks_exact_mut(kernel.nr).take(tile_rows).enumerate() {
-                let index = first + row;
-                if has_zeros {
-                    let of_row = &row_sums[4 * index..4 * index + 4];
+            if has_zeros {
+                for (row, sums) in sums.chunks_exact_mut(kernel.nr).take(tile_rows).enumerate() {
+                    let of_row = &row_sums[4 * (first + row)..][..4];
                     let row_sum = i32::from_le_bytes([of_row[0], of_row[1], of_row[2], of_row[3]]);
                     for (at, sum) in sums[..columns].iter_mut().enumerate() {
                         *sum = sum.wrapping_sub(row_sum.wrapping_mul(column_zero(column + at)));
                     }
                 }
-                let at = place.offset + (block.rows.start + index) * place.stride + column;
-                // SAFETY: the caller's promise, cut to this row of the panel.
-                unsafe { product.finish.store(isa, sums, &panel, to, at) };
             }
+            let of = Sums { of: &sums, stride: kernel.nr, rows: tile_rows };
+            let at = place.offset + (block.rows.start + first) * place.stride + column;
+            // SAFETY: the caller's promise, cut to these rows of the panel.
+            unsafe { product.finish.store(isa, of, &panel, to, [at, place.stride]) };
         }
     }
 }

@@ -192,6 +192,40 @@ proptest! {
     }
 }
 
+/// Lines that are longer than what is copied or summed up at once, of few channels and of many.
+#[test]
+fn wide_windows_are_exact() {
+    let square =
+        |channels: usize, size: [usize; 2], kernel: usize, stride: usize, dilation: usize, out_channels: usize| {
+            let pad = kernel / 2;
+            let out = |size: usize| (size + 2 * pad - (kernel - 1) * dilation - 1) / stride + 1;
+            ConvShape {
+                batch: 2,
+                height: size[0],
+                width: size[1],
+                channels,
+                out_height: out(size[0]),
+                out_width: out(size[1]),
+                out_channels,
+                kernel: [kernel; 2],
+                strides: [stride; 2],
+                dilations: [dilation; 2],
+                pads: [pad; 2],
+                groups: if out_channels == channels { channels } else { 1 },
+            }
+        };
+    for (channels, out_channels) in
+        [(1, 2), (3, 16), (4, 5), (11, 3), (3, 3), (8, 8), (13, 13), (24, 24), (63, 63), (72, 72)]
+    {
+        for (kernel, stride, dilation) in [(3, 1, 1), (3, 2, 1), (5, 2, 1), (7, 2, 1), (3, 1, 2), (1, 1, 1)] {
+            for signed in [false, true] {
+                let shape = square(channels, [9, 75], kernel, stride, dilation, out_channels);
+                assert_windows(&shape, signed, 77, (channels + kernel) as u64);
+            }
+        }
+    }
+}
+
 /// The byte that a tap of an output pixel meets, `None` beyond the image.
 fn met(shape: &ConvShape, image: &[u8], [n, y, x]: [usize; 3], [ky, kx]: [usize; 2], channel: usize) -> Option<u8> {
     let line = (y * shape.strides[0] + ky * shape.dilations[0]).checked_sub(shape.pads[0])?;
@@ -273,6 +307,13 @@ fn assert_windows(shape: &ConvShape, signed: bool, zero: u8, seed: u64) {
             let mut to = vec![0i32; shape.output_len()];
             depthwise(isa, &pool, shape, &of, Output::Sums(&mut to));
             assert!(to.iter().zip(&sums).all(|(&got, &want)| i64::from(got) == want), "{} {shape:?}", isa.level());
+            let factor: Vec<f64> = (0..shape.channels).map(|channel| 1e-3 * (1.0 + channel as f64)).collect();
+            let finish = Finish::Integers { bias: None, factor: &factor, zero: 3, low: 0, high: 255 };
+            let mut to = vec![0u8; shape.output_len()];
+            depthwise(isa, &pool, shape, &Depthwise { finish, ..of }, Output::Bytes(&mut to));
+            for (at, (&got, &sum)) in to.iter().zip(&sums).enumerate() {
+                assert_eq!(got, integers(sum, 0.0, factor[at % shape.channels], [3, 0, 255]), "{}", isa.level());
+            }
         }
         let pooled = ConvShape { out_channels: shape.channels, groups: 1, ..*shape };
         let mut to = vec![0u8; pooled.output_len()];
