@@ -335,6 +335,7 @@ impl State {
                 !devices.is_empty()
             });
         }
+        self.learn_attributes(agent);
         let Some(entry) = self.agents.get(agent) else { return };
         let keys: Vec<DeviceKey> = entry
             .record
