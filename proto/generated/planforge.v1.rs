@@ -877,8 +877,7 @@ pub struct SubmitRequest {
     /// where no toolchain is named and the best cannot build a model, ask no other
     #[prost(bool, tag = "21")]
     pub no_fallback: bool,
-    /// What its jobs ask of the device that runs them beside its kind: memory=40GiB, driver=570, mig=none, mig=any, mig=1g.10gb,
-    /// label=NAME, label=NAME=VALUE.
+    /// What its jobs ask of the device that runs them beside its kind: memory=40GiB, driver=570, mig=none, mig=any, mig=1g.10gb.
     /// No part of any key; what needs no such device, as a preparation, runs anywhere.
     #[prost(string, repeated, tag = "22")]
     pub requires: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
@@ -1551,9 +1550,6 @@ pub struct Agent {
     /// name of the token it joined with; empty: over the owner's socket, or unknown
     #[prost(string, tag = "12")]
     pub token: ::prost::alloc::string::String,
-    /// NAME or NAME=VALUE that it was started with
-    #[prost(string, repeated, tag = "13")]
-    pub labels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListAgentsRequest {}
@@ -5798,9 +5794,6 @@ pub struct Hello {
     /// that its workers may use together; 0: unknown
     #[prost(uint64, tag = "11")]
     pub memory_bytes: u64,
-    /// NAME or NAME=VALUE, for jobs that ask for them
-    #[prost(string, repeated, tag = "12")]
-    pub labels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Inventory {

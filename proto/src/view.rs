@@ -329,9 +329,6 @@ pub struct AgentView {
     pub jobs: Vec<String>,
     pub last_seen_ms: Option<u64>,
     pub token: Option<String>,
-    /// `NAME` or `NAME=VALUE` that it was started with.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<String>,
 }
 
 impl From<v1::Agent> for AgentView {
@@ -349,7 +346,6 @@ impl From<v1::Agent> for AgentView {
             jobs: agent.jobs,
             last_seen_ms: some_number(agent.last_seen_ms),
             token: some_text(agent.token),
-            labels: agent.labels,
         }
     }
 }
@@ -739,8 +735,7 @@ pub struct SubmitView {
     pub canary: Option<CanaryView>,
     /// Where no toolchain is named and the best cannot build a model, ask no other.
     pub no_fallback: bool,
-    /// What its jobs ask of the device that runs them: `memory=40GiB`, `driver=570`, `mig=none`, `mig=any`, `mig=1g.10gb`,
-    /// `label=NAME`, `label=NAME=VALUE`.
+    /// What its jobs ask of the device that runs them: `memory=40GiB`, `driver=570`, `mig=none`, `mig=any`, `mig=1g.10gb`.
     pub requires: Vec<String>,
     /// How models are prepared before they are built, by the place of the spec that is built from what comes of it; `null`:
     /// as they are.

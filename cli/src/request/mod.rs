@@ -100,8 +100,7 @@ pub struct RequestArgs {
     #[arg(long)]
     pub refresh_disturbed: bool,
     /// Run only on a device with this: memory=40GiB or more, driver=570 or newer, mig=none, mig=any or a profile such as
-    /// mig=1g.10gb, label=NAME or label=NAME=VALUE (planforge agent --label); repeat for several. An engine that is stored is
-    /// the answer all the same
+    /// mig=1g.10gb; repeat for several. An engine that is stored is the answer all the same
     #[arg(long = "require", value_name = "KEY=VALUE")]
     pub requires: Vec<Requirement>,
     /// Higher goes first

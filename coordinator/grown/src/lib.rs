@@ -150,7 +150,6 @@ fn host(number: usize, skus: Vec<Sku>, now_ms: u64) -> Change {
         protocol: 0,
         drained: false,
         memory_bytes: 0,
-        labels: BTreeMap::new(),
     }))
 }
 

@@ -16,13 +16,12 @@ use crate::core::{
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
 use planforge_types::{
-    BuildSpec, Digest, FailureClass, Label, Lack, Reason, Requirement, Sku, Toolchain,
+    BuildSpec, Digest, FailureClass, Lack, Reason, Requirement, Sku, Toolchain,
     order::{BUILDS_MAX, BaselineAsk, MeasureAsk},
     preparation::PrepareAsk,
-    requirement,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     path::{Component, Path},
 };
 
@@ -51,8 +50,6 @@ const ARTIFACTS_MAX: usize = 256;
 /// Tags of one request, and the longest of them.
 const TAGS_MAX: usize = 32;
 const TAG_MAX_BYTES: usize = 128;
-/// Labels of one agent.
-const LABELS_MAX: usize = 32;
 /// What one request asks of its jobs' devices.
 const REQUIRES_MAX: usize = 32;
 /// Leases or finished attempts in one message.
@@ -338,14 +335,6 @@ pub(super) fn finished(finished: &v1::Finished) -> Result<FinishedIn, ApiError> 
     })
 }
 
-fn labels(texts: &[String]) -> Result<BTreeMap<String, String>, ApiError> {
-    if texts.len() > LABELS_MAX {
-        return Err(invalid(format!("an agent has at most {LABELS_MAX} labels, this one {}", texts.len())));
-    }
-    let read = texts.iter().map(|text| text.parse::<Label>()).collect::<Result<Vec<_>, _>>();
-    read.and_then(requirement::labels).map_err(|error| invalid(error.to_string()))
-}
-
 /// Everything but the finished attempts, whose reports are read first, and who it is that joins.
 pub(super) fn hello(hello: v1::Hello) -> Result<HelloIn, ApiError> {
     let agent = name("the agent's id", &hello.agent_id)?;
@@ -372,7 +361,6 @@ pub(super) fn hello(hello: v1::Hello) -> Result<HelloIn, ApiError> {
         joined_by: JoinedBy::Unknown,
         protocol,
         memory_bytes: hello.memory_bytes,
-        labels: labels(&hello.labels)?,
     })
 }
 

@@ -505,7 +505,6 @@ impl World {
             joined_by: JoinedBy::Unknown,
             protocol: planforge_proto::protocol::PROTOCOL,
             memory_bytes: 0,
-            labels: BTreeMap::new(),
         };
         self.apply(Input::Hello { session, hello: Box::new(hello) });
     }

@@ -118,29 +118,6 @@ async fn while_the_device_that_has_it_is_busy_or_away_the_others_stay_free_and_t
 }
 
 #[tokio::test]
-async fn a_job_that_asks_for_a_label_goes_to_the_agent_that_was_started_with_it() {
-    let (farm, blobs) = farm().await;
-    let labelled = |labels: &[&str]| v1::Hello {
-        labels: labels.iter().map(|text| (*text).to_owned()).collect(),
-        ..hello("a", vec![device("cpu0", SKU, "native 1")])
-    };
-    let mut first = Agent::connect(&farm, labelled(&["zone=a"])).await;
-    assert!(matches!(first.next().await, Some(Kind::Welcome(_))));
-    let job = submit(&farm, ask(&blobs, "m", &["label=zone=b", "label=quiet"])).await;
-    let reason = shown(&farm, &job.id).await.waiting_reason;
-    assert!(reason.ends_with("meets label=quiet (no agent has it) or label=zone=b (it is a)"), "{reason}");
-    // The same agent, started anew with others.
-    let mut again = Agent::connect(&farm, labelled(&["zone=b", "quiet"])).await;
-    assert!(matches!(again.next().await, Some(Kind::Welcome(_))));
-    assert_eq!(of(&again.assigned().await), job.id);
-    let agents = farm.list_agents(&Actor::local()).await.unwrap().agents;
-    assert_eq!(agents[0].labels, ["quiet", "zone=b"]);
-    let mut twice = Agent::connect(&farm, v1::Hello { agent_id: "b".into(), ..labelled(&["zone=a", "zone=b"]) }).await;
-    let Some(Kind::Refused(refused)) = twice.next().await else { panic!("it is taken") };
-    assert!(refused.reason.contains("the label zone stands there twice"), "{refused:?}");
-}
-
-#[tokio::test]
 async fn the_least_device_that_will_do_is_chosen() {
     let (farm, blobs) = farm().await;
     let mut large = agent(&farm, "a-large", 80).await;

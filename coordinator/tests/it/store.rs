@@ -484,7 +484,6 @@ async fn records(store: &dyn Store, epoch: u64) {
         protocol: 2,
         drained: true,
         memory_bytes: 1 << 34,
-        labels: [("zone".to_owned(), "b".to_owned())].into(),
     };
     let token = TokenRecord {
         id: "t".into(),

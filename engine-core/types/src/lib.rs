@@ -51,7 +51,7 @@ pub mod trace;
 pub use digest::{Digest, DigestWriter};
 pub use failure::{BackendError, FailureClass, Lack, Reason};
 pub use key::EngineKey;
-pub use requirement::{Attributes, Label, Requirement, RequirementError};
+pub use requirement::{Attributes, Requirement, RequirementError};
 pub use resolve::{ResolveError, resolve_spec, resolve_toolchain};
 pub use sku::Sku;
 pub use spec::{BuildSpec, DimRange, OptimizationLevel, OptimizationProfile, Precision, SpecError};

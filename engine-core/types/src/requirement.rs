@@ -6,13 +6,12 @@
 //! | `driver=570` | with that driver or a newer one |
 //! | `mig=none` | that is no MIG slice |
 //! | `mig=any`, `mig=1g.10gb` | that is a slice, or one of that profile |
-//! | `label=NAME`, `label=NAME=VALUE` | whose agent was started with that label, or with that value of it |
 //!
 //! It says where a job runs, not what comes of it, and so is no part of an engine key.
 
 use crate::{fingerprint::DeviceFingerprint, toolchain::compare_versions};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 /// Units of memory. What is shown takes the first that divides it.
 const UNITS: [(&str, u64); 6] = [
@@ -23,9 +22,9 @@ const UNITS: [(&str, u64); 6] = [
     ("GB", 1_000_000_000),
     ("MB", 1_000_000),
 ];
-/// Longest driver version, name of a profile, and name or value of a label.
+/// Longest driver version or name of a profile.
 const VALUE_MAX_BYTES: usize = 64;
-/// Slices or labels that one reason lists.
+/// Slices that one reason lists.
 const LISTED_MAX: usize = 8;
 
 /// What a device has of what a job may ask for. What is not known of it meets nothing.
@@ -35,71 +34,14 @@ pub struct Attributes {
     pub driver: Option<String>,
     /// Profile of the slice that it is.
     pub mig: Option<String>,
-    /// Of its agent, by name.
-    pub labels: BTreeMap<String, String>,
 }
 
 impl Attributes {
-    /// Of a device; its agent's labels are the agent's to say.
     pub fn of(fingerprint: &DeviceFingerprint) -> Self {
         let gpu = fingerprint.gpu.as_ref();
         let driver = gpu.map(|gpu| gpu.driver.clone()).filter(|driver| !driver.is_empty());
-        Self {
-            memory_mib: fingerprint.memory_mib,
-            driver,
-            mig: gpu.and_then(|gpu| gpu.mig.clone()),
-            labels: BTreeMap::new(),
-        }
+        Self { memory_mib: fingerprint.memory_mib, driver, mig: gpu.and_then(|gpu| gpu.mig.clone()) }
     }
-}
-
-/// A label of an agent, or what is asked of one: `NAME` or `NAME=VALUE`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Label {
-    pub name: String,
-    pub value: Option<String>,
-}
-
-impl FromStr for Label {
-    type Err = RequirementError;
-
-    fn from_str(text: &str) -> Result<Self, RequirementError> {
-        let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (text, None),
-        };
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
-        let is_value = |value: &str| {
-            !value.is_empty() && value.len() <= VALUE_MAX_BYTES && !value.contains(|c: char| c == ',' || c.is_control())
-        };
-        if name.is_empty() || name.len() > VALUE_MAX_BYTES || !name.bytes().all(plain) || !value.is_none_or(is_value) {
-            return Err(RequirementError::Label(clipped(text)));
-        }
-        Ok(Self { name: name.to_owned(), value: value.map(str::to_owned) })
-    }
-}
-
-impl fmt::Display for Label {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.value {
-            Some(value) => write!(f, "{}={value}", self.name),
-            None => f.write_str(&self.name),
-        }
-    }
-}
-
-/// An agent's labels by name; one without a value has an empty one.
-///
-/// # Errors
-/// When a name stands there twice.
-pub fn labels(labels: impl IntoIterator<Item = Label>) -> Result<BTreeMap<String, String>, RequirementError> {
-    let mut known = BTreeMap::new();
-    for Label { name, value } in labels {
-        if known.insert(name.clone(), value.unwrap_or_default()).is_some() {
-            return Err(RequirementError::Twice(name));
-        }
-    }
-    Ok(known)
 }
 
 /// Whether a device is to be a slice of a GPU.
@@ -119,14 +61,12 @@ pub struct Requirement {
     /// At least.
     driver: Option<String>,
     mig: Option<Mig>,
-    /// By name; `None`: whatever its value.
-    labels: BTreeMap<String, Option<String>>,
 }
 
 /// A text that is no requirement, or two that no device meets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequirementError {
-    #[error("'{0}' is no requirement; write for example memory=40GiB, driver=570, mig=none or label=zone=b")]
+    #[error("'{0}' is no requirement; write for example memory=40GiB, driver=570 or mig=none")]
     Unknown(String),
     #[error("memory={0} is no size; write a whole number with MiB, GiB, TiB, MB, GB or TB, for example memory=40GiB")]
     Memory(String),
@@ -134,12 +74,6 @@ pub enum RequirementError {
     Driver(String),
     #[error("mig={0} is neither none, nor any, nor a profile such as 1g.10gb")]
     Mig(String),
-    #[error(
-        "'{0}' is no label; write NAME or NAME=VALUE, a name of letters, digits and . _ - /, a value without comma"
-    )]
-    Label(String),
-    #[error("the label {0} stands there twice")]
-    Twice(String),
     #[error("{0} contradicts {1}: no device meets both")]
     Contradiction(String, String),
 }
@@ -174,32 +108,18 @@ impl Requirement {
             }
             (Some(left), Some(right)) => return Err(contradict(left, right)),
         };
-        let mut labels = self.labels.clone();
-        for (name, value) in &other.labels {
-            let own = labels.entry(name.clone()).or_default();
-            match (&own, value) {
-                (_, None) => {}
-                (Some(left), Some(right)) if left != right => {
-                    let part = |value: &String| Part::Label(name, Some(value.as_str())).to_string();
-                    return Err(RequirementError::Contradiction(part(left), part(right)));
-                }
-                _ => own.clone_from(value),
-            }
-        }
         let driver = [&self.driver, &other.driver].into_iter().flatten();
         Ok(Self {
             memory_bytes: self.memory_bytes.max(other.memory_bytes),
             driver: driver.max_by(|left, right| compare_versions(left, right)).cloned(),
             mig,
-            labels,
         })
     }
 
     fn parts(&self) -> Vec<Part<'_>> {
         let memory = self.memory_bytes.map(Part::Memory);
         let driver = self.driver.as_deref().map(Part::Driver);
-        let labels = self.labels.iter().map(|(name, value)| Part::Label(name, value.as_deref()));
-        [memory, driver, self.mig.as_ref().map(Part::Mig)].into_iter().flatten().chain(labels).collect()
+        [memory, driver, self.mig.as_ref().map(Part::Mig)].into_iter().flatten().collect()
     }
 
     /// A text for each thing that it asks for, as it is read.
@@ -233,7 +153,6 @@ enum Part<'a> {
     Memory(u64),
     Driver(&'a str),
     Mig(&'a Mig),
-    Label(&'a str, Option<&'a str>),
 }
 
 impl Part<'_> {
@@ -244,9 +163,6 @@ impl Part<'_> {
             Self::Mig(Mig::None) => device.mig.is_none(),
             Self::Mig(Mig::Any) => device.mig.is_some(),
             Self::Mig(Mig::Profile(profile)) => device.mig.as_ref() == Some(profile),
-            Self::Label(name, value) => {
-                device.labels.get(*name).is_some_and(|own| value.is_none_or(|value| own == value))
-            }
         }
     }
 
@@ -271,14 +187,6 @@ impl Part<'_> {
                 slices.truncate(LISTED_MAX);
                 if slices.is_empty() { "none is a slice".into() } else { format!("slices are {}", slices.join(", ")) }
             }
-            Self::Label(name, _) => {
-                let mut values: Vec<&str> =
-                    devices.iter().filter_map(|device| device.labels.get(*name)).map(String::as_str).collect();
-                values.sort_unstable();
-                values.dedup();
-                values.truncate(LISTED_MAX);
-                if values.is_empty() { "no agent has it".into() } else { format!("it is {}", values.join(", ")) }
-            }
         }
     }
 }
@@ -294,8 +202,6 @@ impl fmt::Display for Part<'_> {
             Self::Mig(Mig::None) => f.write_str("mig=none"),
             Self::Mig(Mig::Any) => f.write_str("mig=any"),
             Self::Mig(Mig::Profile(profile)) => write!(f, "mig={profile}"),
-            Self::Label(name, None) => write!(f, "label={name}"),
-            Self::Label(name, Some(value)) => write!(f, "label={name}={value}"),
         }
     }
 }
@@ -304,10 +210,6 @@ impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.texts().join(", "))
     }
-}
-
-fn clipped(text: &str) -> String {
-    text.chars().take(80).collect::<String>().escape_debug().to_string()
 }
 
 fn memory_bytes(text: &str) -> Option<u64> {
@@ -332,6 +234,7 @@ impl FromStr for Requirement {
 
     /// Reads one thing that is asked for.
     fn from_str(text: &str) -> Result<Self, RequirementError> {
+        let clipped = |text: &str| text.chars().take(80).collect::<String>().escape_debug().to_string();
         let (key, value) = text.split_once('=').ok_or_else(|| RequirementError::Unknown(clipped(text)))?;
         let (key, value) = (key.trim(), value.trim());
         match key {
@@ -349,10 +252,6 @@ impl FromStr for Requirement {
                     _ => return Err(RequirementError::Mig(clipped(value))),
                 };
                 Ok(Self { mig: Some(mig), ..Self::default() })
-            }
-            "label" => {
-                let Label { name, value } = value.parse()?;
-                Ok(Self { labels: BTreeMap::from([(name, value)]), ..Self::default() })
             }
             _ => Err(RequirementError::Unknown(clipped(text))),
         }
@@ -387,7 +286,7 @@ mod tests {
     }
 
     fn device(memory_mib: u64, driver: &str, mig: Option<&str>) -> Attributes {
-        Attributes { memory_mib, driver: Some(driver.into()), mig: mig.map(str::to_owned), ..Attributes::default() }
+        Attributes { memory_mib, driver: Some(driver.into()), mig: mig.map(str::to_owned) }
     }
 
     #[test]
@@ -454,27 +353,6 @@ mod tests {
         let unknown = Attributes::default();
         assert!(asks(&[]).is_met_by(&unknown) && asks(&["mig=none"]).is_met_by(&unknown));
         assert!(!asks(&["memory=1MiB"]).is_met_by(&unknown) && !asks(&["driver=0"]).is_met_by(&unknown));
-    }
-
-    #[test]
-    fn labels_are_asked_for_by_name_or_by_value() {
-        let of = |texts: &[&str]| labels(texts.iter().map(|text| text.parse().unwrap()));
-        let device = Attributes { labels: of(&["zone=b", "quiet"]).unwrap(), ..Attributes::default() };
-        for text in ["label=zone", "label=zone=b", "label=quiet"] {
-            assert!(asks(&[text]).is_met_by(&device), "{text}");
-            assert_eq!(asks(&[text]).to_string(), text);
-        }
-        for text in ["label=zone=a", "label=quiet=yes", "label=rack"] {
-            assert!(!asks(&[text]).is_met_by(&device), "{text}");
-        }
-        assert_eq!(asks(&["label=zone=b", "label=zone", "label=a"]).to_string(), "label=a, label=zone=b");
-        assert!(refusal(&["label=zone=a", "label=zone=b"]).contains("label=zone=a contradicts label=zone=b"));
-        assert_eq!(asks(&["label=zone=a"]).why_none([&device]).unwrap(), "meets label=zone=a (it is b)");
-        assert_eq!(asks(&["label=rack"]).why_none([&device]).unwrap(), "meets label=rack (no agent has it)");
-        for text in ["label=", "label==b", "label=zone=", "label=a b", "label=zone=a,b"] {
-            assert!(refusal(&[text]).contains("is no label"), "{text}");
-        }
-        assert_eq!(of(&["zone=a", "zone=b"]).unwrap_err().to_string(), "the label zone stands there twice");
     }
 
     #[test]

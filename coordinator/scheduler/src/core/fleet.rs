@@ -89,7 +89,6 @@ impl State {
             joined_by: hello.joined_by,
             protocol: hello.protocol,
             memory_bytes: hello.memory_bytes,
-            labels: hello.labels,
             drained: before.as_ref().is_some_and(|record| record.drained),
         };
         let changed = before.as_ref() != Some(&record);

@@ -564,9 +564,6 @@ pub struct Agent {
     /// That its workers may use together; 0: unknown.
     #[serde(default)]
     pub memory_bytes: u64,
-    /// As it was started with, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
 }
 
 /// A finished engine.

@@ -49,7 +49,6 @@ impl State {
         let known = entry.record.devices.iter().map(|device| {
             let fingerprint = serde_json::from_str::<DeviceFingerprint>(&device.fingerprint);
             let attributes = fingerprint.as_ref().map(Attributes::of).unwrap_or_default();
-            let attributes = Attributes { labels: entry.record.labels.clone(), ..attributes };
             (DeviceKey { agent: agent.to_owned(), device: device.id.clone() }, attributes)
         });
         self.attributes.extend(known);

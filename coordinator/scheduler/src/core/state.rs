@@ -194,7 +194,6 @@ pub struct HelloIn {
     /// Protocol that is spoken from now on.
     pub protocol: u32,
     pub memory_bytes: u64,
-    pub labels: BTreeMap<String, String>,
 }
 
 /// The end of an attempt, its documents already read and checked.
@@ -586,8 +585,7 @@ impl State {
         for (session, agent) in &before.sessions {
             let (Some(old), Some(entry)) = (before.agents.get(agent), self.agents.get_mut(agent)) else { continue };
             // Only what the store also knows: an agent whose inventory was not stored says hello again.
-            let (was, is) = (&old.record, &entry.record);
-            if except.contains(session) || (&was.devices, &was.labels) != (&is.devices, &is.labels) {
+            if except.contains(session) || old.record.devices != entry.record.devices {
                 continue;
             }
             *entry = AgentEntry { record: entry.record.clone(), ..old.clone() };

@@ -7,7 +7,7 @@ use crate::core::{
 };
 use planforge_proto::{ApiError, v1};
 use planforge_types::{
-    Digest, FailureClass, Label, Sku,
+    Digest, FailureClass, Sku,
     order::{BaselineAsk, MeasureAsk},
     preparation::PreparedFrom,
 };
@@ -464,10 +464,6 @@ pub(in crate::farm) fn audit_out(line: &AuditLine) -> v1::AuditRecord {
     v1::AuditRecord { seq, at_ms, actor, role, project, token, from, what, object, outcome, detail }
 }
 
-fn label_out((name, value): (&String, &String)) -> String {
-    Label { name: name.clone(), value: Some(value.clone()).filter(|value| !value.is_empty()) }.to_string()
-}
-
 pub(in crate::farm) fn agent_out(view: &AgentView) -> v1::Agent {
     let AgentView { agent, online, draining, jobs, seen_ms } = view;
     let skus: BTreeSet<String> =
@@ -485,6 +481,5 @@ pub(in crate::farm) fn agent_out(view: &AgentView) -> v1::Agent {
         jobs: jobs.iter().map(|job| job.as_str().into()).collect(),
         last_seen_ms: *seen_ms,
         token: String::new(),
-        labels: agent.labels.iter().map(label_out).collect(),
     }
 }
