@@ -294,7 +294,6 @@ impl Farm {
             priority: 0,
             tags,
             no_fallback: false,
-            require: planforge_types::Requirement::default(),
         };
         if request.jobs.len() == JOBS_OF_REQUEST {
             changes.push(Change::Request(request));

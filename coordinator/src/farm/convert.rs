@@ -16,7 +16,7 @@ use crate::core::{
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
 use planforge_types::{
-    BuildSpec, Digest, FailureClass, Lack, Reason, Requirement, Sku, Toolchain,
+    BuildSpec, Digest, FailureClass, Lack, Reason, Sku, Toolchain,
     order::{BUILDS_MAX, BaselineAsk, MeasureAsk},
     preparation::PrepareAsk,
 };
@@ -50,8 +50,6 @@ const ARTIFACTS_MAX: usize = 256;
 /// Tags of one request, and the longest of them.
 const TAGS_MAX: usize = 32;
 const TAG_MAX_BYTES: usize = 128;
-/// What one request asks of its jobs' devices.
-const REQUIRES_MAX: usize = 32;
 /// Leases or finished attempts in one message.
 pub(super) const LEASES_MAX: usize = 256;
 
@@ -85,14 +83,6 @@ pub(super) fn tags(tags: &[String]) -> Result<Vec<String>, ApiError> {
         }
     }
     Ok(tags.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect())
-}
-
-/// What a request asks of its jobs' devices.
-pub(super) fn requirement(texts: &[String]) -> Result<Requirement, ApiError> {
-    if texts.len() > REQUIRES_MAX {
-        return Err(invalid(format!("at most {REQUIRES_MAX} requirements go together, not {}", texts.len())));
-    }
-    Requirement::of_all(texts).map_err(|error| invalid(error.to_string()))
 }
 
 fn name(what: &str, text: &str) -> Result<String, ApiError> {

@@ -245,7 +245,6 @@ impl Farm {
             canary,
             compile_only,
             no_fallback: request.no_fallback,
-            require: convert::requirement(&request.requires)?,
             needs,
             missing,
             unseen,

@@ -31,7 +31,6 @@ mod power_cut;
 mod prepare;
 mod refresh;
 mod refresh_stale;
-mod requirements;
 mod shares_store;
 mod simulation;
 mod store;

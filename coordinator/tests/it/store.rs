@@ -37,7 +37,6 @@ pub(crate) fn job(id: &str, state: JobState, created_ms: u64) -> Job {
         priority: 1,
         tags: Vec::new(),
         no_fallback: false,
-        require: planforge_types::Requirement::default(),
     };
     Job {
         state,

@@ -335,7 +335,6 @@ impl State {
                 !devices.is_empty()
             });
         }
-        self.learn_attributes(agent);
         let Some(entry) = self.agents.get(agent) else { return };
         let keys: Vec<DeviceKey> = entry
             .record

@@ -10,7 +10,7 @@ use super::{
     projects::ProjectRecord,
 };
 use planforge_types::{
-    BuildSpec, Digest, EngineKey, FailureClass, Lack, Reason, Requirement, Sku, Toolchain, TraceContext,
+    BuildSpec, Digest, EngineKey, FailureClass, Lack, Reason, Sku, Toolchain, TraceContext,
     order::MeasureAsk,
     preparation::{PrepareAsk, PreparedFrom},
 };
@@ -206,9 +206,6 @@ pub struct Want {
     /// It named its toolchain, or said that it wants no other than the best: see `fallback`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_fallback: bool,
-    /// What it asks of the device that runs the job.
-    #[serde(default, skip_serializing_if = "Requirement::is_empty")]
-    pub require: Requirement,
 }
 
 /// How an attempt stands.

@@ -23,8 +23,7 @@ use planforge_forecast::Forecaster;
 use planforge_proto::ApiError;
 use planforge_types::auth::Actor;
 use planforge_types::{
-    Attributes, BuildSpec, Digest, EngineKey, Requirement, Sku, ToolchainConstraint, TraceContext, order::MeasureAsk,
-    preparation::PrepareAsk,
+    BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, TraceContext, order::MeasureAsk, preparation::PrepareAsk,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -114,8 +113,6 @@ pub struct Submit {
     pub compile_only: bool,
     /// Where no toolchain is named and the best cannot build a model, no other is asked.
     pub no_fallback: bool,
-    /// What it asks of the devices that run its jobs.
-    pub require: Requirement,
     /// Jobs that must succeed before any of the request's. One that prepares what the request wants prepared is taken for
     /// that.
     pub needs: Vec<Need>,
@@ -444,8 +441,6 @@ pub struct State {
     pub(super) live_of: BTreeMap<String, usize>,
     pub(super) agents: BTreeMap<String, AgentEntry>,
     pub(super) sessions: BTreeMap<SessionId, String>,
-    /// What known devices have of what jobs may ask for.
-    pub(super) attributes: BTreeMap<DeviceKey, Attributes>,
     /// Known devices, offline ones too, by what they offer.
     pub(super) offers: BTreeMap<Target, BTreeSet<DeviceKey>>,
     /// Connected, willing and free devices, by what they offer.
@@ -493,7 +488,6 @@ impl State {
             pauses: snapshot.pauses.into_iter().map(|pause| (pause.id(), pause)).collect(),
             agents: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            attributes: BTreeMap::new(),
             offers: BTreeMap::new(),
             idle: BTreeMap::new(),
             dirty_devices: BTreeSet::new(),

@@ -147,7 +147,6 @@ pub(in crate::farm) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         tried: job.tried.iter().map(tried_out).collect(),
         no_fallback: want.is_some_and(|want| want.no_fallback),
         canary_slower_percent: job.canary.as_ref().map(|canary| canary.slower_percent).unwrap_or_default(),
-        requires: job.requirement().texts(),
         preparation: preparation_out(job, project),
     }
 }
