@@ -3,6 +3,7 @@
 use crate::host::{baselines, devices::DeviceSource, lock};
 use crate::{AgentError, host::lock::LockError};
 use planforge_client::{Endpoint, Identity, Token};
+use planforge_types::Label;
 use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
 /// Bounds of what an agent does. Every one can be raised where a shop needs it.
@@ -83,6 +84,8 @@ pub struct AgentConfig {
     pub state_dir: PathBuf,
     /// For people; usually the host's name.
     pub name: String,
+    /// What jobs may ask for.
+    pub labels: Vec<Label>,
     /// Program and arguments that run one job; must speak the worker protocol.
     pub worker_command: Vec<OsString>,
     /// Program and arguments that look at a device, whose id is added: it succeeds, or says why it cannot be used.
@@ -128,6 +131,7 @@ impl AgentConfig {
             enrolled: None,
             state_dir,
             name: host_name(),
+            labels: Vec::new(),
             worker_command: vec![program.clone().into(), "worker".into()],
             check_command: vec![program.into(), "check-device".into()],
             lock_dir: lock::host_folder()?,

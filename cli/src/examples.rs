@@ -58,6 +58,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge submit model.onnx --shapes ids:1..8x128 --sweep shapes=static,dynamic --sweep builds=1,3 --wait",
             "planforge submit --clone nnbhxwhshg30 --threads 1  # the same again, but for what the flags say",
             "planforge submit decoder.onnx --sku t4 --needs nnbhxwhshg30  # once that has succeeded",
+            "planforge submit model.onnx --sku h100-sxm --require memory=80GB --require mig=none  # no slice",
             "planforge submit model.onnx --sku cpu-x86-64-v3 --compile-only  # built, not measured",
             "planforge submit model.onnx --precision int8 --calibration samples.npz --sku t4,l4  # prepared once for both",
             "planforge submit model.onnx --sku h100-sxm --compile-first  # kernels are compiled while its devices are busy",

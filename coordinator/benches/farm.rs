@@ -99,6 +99,7 @@ fn waiting(number: usize) -> Result<Job, Box<dyn std::error::Error + Send + Sync
         priority: 0,
         tags: Vec::new(),
         no_fallback: false,
+        require: planforge_types::Requirement::default(),
     };
     let job = Job::queued(id.as_str().into(), model, SKU.parse()?, BuildSpec::default(), want, 1);
     Ok(Job { key, toolchain: Some(toolchain), wait_for_device: true, ..job })

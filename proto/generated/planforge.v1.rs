@@ -275,6 +275,9 @@ pub struct Job {
     /// of a canary: by which its median may be slower
     #[prost(double, tag = "50")]
     pub canary_slower_percent: f64,
+    /// what it asks of the device that runs it, as all who want it do together
+    #[prost(string, repeated, tag = "51")]
+    pub requires: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// of a prepare job: what it makes; of others: where their model comes from, or will
     #[prost(message, optional, tag = "60")]
     pub preparation: ::core::option::Option<Preparation>,
@@ -874,6 +877,11 @@ pub struct SubmitRequest {
     /// where no toolchain is named and the best cannot build a model, ask no other
     #[prost(bool, tag = "21")]
     pub no_fallback: bool,
+    /// What its jobs ask of the device that runs them beside its kind: memory=40GiB, driver=570, mig=none, mig=any, mig=1g.10gb,
+    /// label=NAME, label=NAME=VALUE.
+    /// No part of any key; what needs no such device, as a preparation, runs anywhere.
+    #[prost(string, repeated, tag = "22")]
+    pub requires: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// How models are prepared before they are built, by the place of the spec that is built from what comes of it; an empty
     /// text, or none: as they are. Each model is prepared once in each way. Of kind prepare nothing is built.
     #[prost(string, repeated, tag = "30")]
@@ -1543,6 +1551,9 @@ pub struct Agent {
     /// name of the token it joined with; empty: over the owner's socket, or unknown
     #[prost(string, tag = "12")]
     pub token: ::prost::alloc::string::String,
+    /// NAME or NAME=VALUE that it was started with
+    #[prost(string, repeated, tag = "13")]
+    pub labels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListAgentsRequest {}
@@ -5787,6 +5798,9 @@ pub struct Hello {
     /// that its workers may use together; 0: unknown
     #[prost(uint64, tag = "11")]
     pub memory_bytes: u64,
+    /// NAME or NAME=VALUE, for jobs that ask for them
+    #[prost(string, repeated, tag = "12")]
+    pub labels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Inventory {

@@ -329,6 +329,9 @@ pub struct AgentView {
     pub jobs: Vec<String>,
     pub last_seen_ms: Option<u64>,
     pub token: Option<String>,
+    /// `NAME` or `NAME=VALUE` that it was started with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
 }
 
 impl From<v1::Agent> for AgentView {
@@ -346,6 +349,7 @@ impl From<v1::Agent> for AgentView {
             jobs: agent.jobs,
             last_seen_ms: some_number(agent.last_seen_ms),
             token: some_text(agent.token),
+            labels: agent.labels,
         }
     }
 }
@@ -461,6 +465,9 @@ pub struct JobView {
     /// By which its median may be slower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary_slower_percent: Option<f64>,
+    /// What it asks of the device that runs it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
     /// Of a prepare job: what it makes; of others: where their model comes from, or will.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preparation: Option<PreparationView>,
@@ -586,6 +593,7 @@ impl From<v1::Job> for JobView {
             canary_plan: some_text(job.canary_plan),
             fallback: some_text(job.fallback),
             tried: job.tried.into_iter().map(Into::into).collect(),
+            requires: job.requires,
             preparation: job.preparation.map(Into::into),
         }
     }
@@ -731,6 +739,9 @@ pub struct SubmitView {
     pub canary: Option<CanaryView>,
     /// Where no toolchain is named and the best cannot build a model, ask no other.
     pub no_fallback: bool,
+    /// What its jobs ask of the device that runs them: `memory=40GiB`, `driver=570`, `mig=none`, `mig=any`, `mig=1g.10gb`,
+    /// `label=NAME`, `label=NAME=VALUE`.
+    pub requires: Vec<String>,
     /// How models are prepared before they are built, by the place of the spec that is built from what comes of it; `null`:
     /// as they are.
     pub prepares: Vec<Value>,
@@ -781,6 +792,7 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
             tags: view.tags,
             needs: view.needs,
             no_fallback: view.no_fallback,
+            requires: view.requires,
             prepares_json: view
                 .prepares
                 .iter()

@@ -139,6 +139,7 @@ impl Agent {
             protocol: protocol::PROTOCOL,
             oldest_protocol: protocol::OLDEST_PROTOCOL,
             memory_bytes: lack::memory_bytes(),
+            labels: self.config.labels.iter().map(ToString::to_string).collect(),
         };
         self.link = Some(Link::open(&self.client, hello, self.generation, self.link_events.clone()));
     }

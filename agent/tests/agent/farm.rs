@@ -316,6 +316,7 @@ impl Bench {
             enrolled: None,
             state_dir: folder.join("state"),
             name: "bench".into(),
+            labels: vec!["zone=b".parse().unwrap()],
             worker_command: ["sh", "-c", &script].map(Into::into).to_vec(),
             check_command: vec!["true".into()],
             lock_dir: folder.join("locks"),

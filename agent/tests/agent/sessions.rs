@@ -233,13 +233,13 @@ async fn a_refusal_that_lasts_ends_the_agent_at_once() {
 }
 
 #[tokio::test]
-async fn an_agent_says_which_protocols_it_speaks_and_ends_where_a_coordinator_speaks_another() {
+async fn an_agent_says_its_labels_and_which_protocols_it_speaks_and_ends_where_a_coordinator_speaks_another() {
     let bench = Bench::new("").await;
     // Of before protocols were numbered.
     let mut agent = bench.start();
     let hello = bench.farm.hello(0).await;
     assert_eq!((hello.oldest_protocol, hello.protocol), (protocol::OLDEST_PROTOCOL, protocol::PROTOCOL));
-    assert_eq!(hello.version, protocol::RELEASE);
+    assert_eq!((hello.version.as_str(), hello.labels), (protocol::RELEASE, vec!["zone=b".to_owned()]));
     agent.shut_down();
     agent.ended().await.unwrap();
     bench.farm.behave(Manner { protocol: protocol::PROTOCOL + 1, ..Manner::default() });

@@ -12,6 +12,7 @@ use crate::{
 };
 use planforge_agent::{AgentConfig, AgentError, HostDevices, enrollment};
 use planforge_client::{Endpoint, Identity, Token, tls::TlsError};
+use planforge_types::{Label, requirement};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -22,6 +23,9 @@ pub struct Args {
     /// Name under which the farm knows this agent; the host's by default
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Label by which jobs may ask for this host ('planforge submit --require label=NAME=VALUE'); repeat for several
+    #[arg(long = "label", value_name = "NAME[=VALUE]")]
+    labels: Vec<Label>,
     /// Folder of this agent's own state; DATA/agent by default
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -82,6 +86,8 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     if let Some(name) = args.name {
         config.name = name;
     }
+    requirement::labels(args.labels.iter().cloned()).map_err(|error| Failure::usage(error.to_string()))?;
+    config.labels = args.labels;
     if let Some(lock_dir) = args.lock_dir {
         config.lock_dir = lock_dir;
     }

@@ -140,6 +140,7 @@ fn again(job: &v1::Job) -> Result<v1::SubmitRequest, Failure> {
         builds: job.builds,
         measure: job.measure.clone(),
         no_fallback: job.no_fallback,
+        requires: job.requires.clone(),
         tags: job.tags.clone(),
         canary,
         ..Default::default()

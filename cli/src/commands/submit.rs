@@ -182,6 +182,9 @@ async fn from_template(
         request.toolchains.push(job.toolchain_constraint);
     }
     request.no_fallback |= job.no_fallback;
+    if request.requires.is_empty() {
+        request.requires = job.requires;
+    }
     if request.project.is_empty() {
         request.project = job.project;
     }

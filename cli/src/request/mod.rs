@@ -14,7 +14,7 @@ use planforge_fleet::shapes;
 use planforge_proto::{ErrorCode, v1};
 use planforge_tensorrt_rules::options::ALLOW_UNKNOWN_TOOLCHAIN;
 use planforge_types::{
-    BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
+    BuildSpec, Digest, OptimizationProfile, Precision, Requirement, Sku, ToolchainConstraint, spec::OptimizationLevel,
 };
 #[cfg(feature = "local")]
 use planforge_worker::verify::given;
@@ -99,6 +99,11 @@ pub struct RequestArgs {
     /// Build again, its tactics timed anew, where every window of the stored engine's measurement was disturbed
     #[arg(long)]
     pub refresh_disturbed: bool,
+    /// Run only on a device with this: memory=40GiB or more, driver=570 or newer, mig=none, mig=any or a profile such as
+    /// mig=1g.10gb, label=NAME or label=NAME=VALUE (planforge agent --label); repeat for several. An engine that is stored is
+    /// the answer all the same
+    #[arg(long = "require", value_name = "KEY=VALUE")]
+    pub requires: Vec<Requirement>,
     /// Higher goes first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-100..=100))]
     pub priority: Option<i32>,
@@ -188,6 +193,13 @@ impl RequestArgs {
         let best = [ToolchainConstraint::default()];
         let wanted = if self.toolchain.is_empty() { &best[..] } else { &self.toolchain };
         unique(wanted.iter().chain([baseline]).map(ToString::to_string))
+    }
+
+    /// What is asked of devices, as it travels.
+    fn requires(&self) -> Result<Vec<String>, Failure> {
+        let all = self.requires.iter().try_fold(Requirement::default(), |all, one| all.and(one));
+        let all = all.map_err(|error| Failure::usage(error.to_string()).hint("name one of them with --require"))?;
+        Ok(all.texts())
     }
 
     /// One spec for every combination of precision and compatibility, over every `--spec`, or over `base` where an
@@ -304,6 +316,7 @@ pub fn assemble(
         refresh_disturbed: args.refresh_disturbed,
         allow_inaccurate: args.allow_inaccurate,
         no_fallback: args.no_fallback,
+        requires: args.requires()?,
         kind: v1::JobKind::Build.into(),
         eval_digest: attached.eval.map(|eval| eval.to_string()).unwrap_or_default(),
         builds: args.builds()?.unwrap_or(1),

@@ -415,7 +415,7 @@ pub fn refreshed(cells: &[v1::RefreshedCell], dry_run: bool) -> String {
 
 /// One row an agent.
 pub fn agents(agents: &[v1::Agent], now_ms: u64) -> String {
-    let mut rows = table(&["id", "name", "release", "state", "devices", "skus", "seen", "token"]);
+    let mut rows = table(&["id", "name", "release", "state", "devices", "skus", "seen", "token", "labels"]);
     for agent in agents {
         let mut state = vec![match (agent.online, agent.jobs.as_slice()) {
             (_, [_, ..]) => format!("busy: {}", agent.jobs.join(" ")),
@@ -441,6 +441,7 @@ pub fn agents(agents: &[v1::Agent], now_ms: u64) -> String {
             agent.skus.join(" "),
             seen,
             if agent.token.is_empty() { "-".into() } else { agent.token.clone() },
+            if agent.labels.is_empty() { "-".into() } else { agent.labels.join(" ") },
         ]);
     }
     render(rows, &[4])

@@ -150,6 +150,7 @@ fn host(number: usize, skus: Vec<Sku>, now_ms: u64) -> Change {
         protocol: 0,
         drained: false,
         memory_bytes: 0,
+        labels: BTreeMap::new(),
     }))
 }
 
@@ -294,6 +295,7 @@ impl Farm {
             priority: 0,
             tags,
             no_fallback: false,
+            require: planforge_types::Requirement::default(),
         };
         if request.jobs.len() == JOBS_OF_REQUEST {
             changes.push(Change::Request(request));

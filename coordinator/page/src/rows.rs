@@ -412,6 +412,7 @@ impl JobDetail {
             fact("Device", &*job.device),
             fact("Priority", job.priority.to_string()),
             fact("Tags", job.tags.join(", ")),
+            fact("Requires", job.requires.join(", ")),
             linked("Request", &job.request_id, "requests"),
             linked("Model digest", job.model.as_ref().map_or("", |model| &model.digest), "models"),
             fact("Engine key", &*job.engine_key),

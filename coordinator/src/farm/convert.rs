@@ -16,12 +16,13 @@ use crate::core::{
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
 use planforge_types::{
-    BuildSpec, Digest, FailureClass, Lack, Reason, Sku, Toolchain,
+    BuildSpec, Digest, FailureClass, Label, Lack, Reason, Requirement, Sku, Toolchain,
     order::{BUILDS_MAX, BaselineAsk, MeasureAsk},
     preparation::PrepareAsk,
+    requirement,
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Component, Path},
 };
 
@@ -50,6 +51,10 @@ const ARTIFACTS_MAX: usize = 256;
 /// Tags of one request, and the longest of them.
 const TAGS_MAX: usize = 32;
 const TAG_MAX_BYTES: usize = 128;
+/// Labels of one agent.
+const LABELS_MAX: usize = 32;
+/// What one request asks of its jobs' devices.
+const REQUIRES_MAX: usize = 32;
 /// Leases or finished attempts in one message.
 pub(super) const LEASES_MAX: usize = 256;
 
@@ -83,6 +88,14 @@ pub(super) fn tags(tags: &[String]) -> Result<Vec<String>, ApiError> {
         }
     }
     Ok(tags.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect())
+}
+
+/// What a request asks of its jobs' devices.
+pub(super) fn requirement(texts: &[String]) -> Result<Requirement, ApiError> {
+    if texts.len() > REQUIRES_MAX {
+        return Err(invalid(format!("at most {REQUIRES_MAX} requirements go together, not {}", texts.len())));
+    }
+    Requirement::of_all(texts).map_err(|error| invalid(error.to_string()))
 }
 
 fn name(what: &str, text: &str) -> Result<String, ApiError> {
@@ -325,6 +338,14 @@ pub(super) fn finished(finished: &v1::Finished) -> Result<FinishedIn, ApiError> 
     })
 }
 
+fn labels(texts: &[String]) -> Result<BTreeMap<String, String>, ApiError> {
+    if texts.len() > LABELS_MAX {
+        return Err(invalid(format!("an agent has at most {LABELS_MAX} labels, this one {}", texts.len())));
+    }
+    let read = texts.iter().map(|text| text.parse::<Label>()).collect::<Result<Vec<_>, _>>();
+    read.and_then(requirement::labels).map_err(|error| invalid(error.to_string()))
+}
+
 /// Everything but the finished attempts, whose reports are read first, and who it is that joins.
 pub(super) fn hello(hello: v1::Hello) -> Result<HelloIn, ApiError> {
     let agent = name("the agent's id", &hello.agent_id)?;
@@ -351,6 +372,7 @@ pub(super) fn hello(hello: v1::Hello) -> Result<HelloIn, ApiError> {
         joined_by: JoinedBy::Unknown,
         protocol,
         memory_bytes: hello.memory_bytes,
+        labels: labels(&hello.labels)?,
     })
 }
 

@@ -232,6 +232,7 @@ mod tests {
             priority: 0,
             tags: Vec::new(),
             no_fallback: false,
+            require: planforge_types::Requirement::default(),
         };
         let mut job = Job::queued("j".into(), model, "t4".parse().unwrap(), BuildSpec::default(), want, START_MS);
         job.attempts.push(Attempt {

@@ -369,6 +369,7 @@ fn again(engine: &Engine, job: Option<&Job>) -> v1::SubmitRequest {
         builds: engine.plan.builds,
         kind: v1::JobKind::Build.into(),
         tags: vec![TAG.into()],
+        requires: job.map(|job| job.requirement().texts()).unwrap_or_default(),
         ..v1::SubmitRequest::default()
     }
 }

@@ -22,6 +22,7 @@ fn queued(id: &str) -> Job {
         priority: 0,
         tags: Vec::new(),
         no_fallback: false,
+        require: planforge_types::Requirement::default(),
     };
     let toolchain = Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() };
     let sku = "cpu-x86-64-v3".parse().unwrap();

@@ -245,6 +245,7 @@ impl Farm {
             canary,
             compile_only,
             no_fallback: request.no_fallback,
+            require: convert::requirement(&request.requires)?,
             needs,
             missing,
             unseen,

@@ -90,6 +90,7 @@ fn as_submitted(job: v1::Job) -> v1::SubmitRequest {
         measure: job.measure,
         tags: job.tags,
         no_fallback: job.no_fallback,
+        requires: job.requires,
         // Who asks for it again knows that nobody has such a device now.
         wait_for_device: true,
         ..v1::SubmitRequest::default()

@@ -12,7 +12,7 @@ use planforge_coordinator::{
     store::{MemStore, Store},
 };
 use planforge_types::{
-    BuildSpec, Digest, EngineKey, FailureClass, Reason, Toolchain, ToolchainConstraint,
+    BuildSpec, Digest, EngineKey, FailureClass, Reason, Requirement, Toolchain, ToolchainConstraint,
     order::MeasureAsk,
     preparation::{Kind, PREPARER, PrepareAsk, Target},
 };
@@ -42,6 +42,8 @@ enum Op {
         no_fallback: bool,
         /// Whether its model is prepared first, and in which way.
         prepare: u8,
+        /// What it asks of its device.
+        require: u8,
     },
     /// Measures a stored plan on a kind of device.
     Bench {
@@ -121,14 +123,15 @@ fn op() -> impl Strategy<Value = Op> {
                 prop::bool::weighted(0.3),
                 prop::bool::weighted(0.2),
                 prop_oneof![2 => Just(0), 1 => 1..3u8],
+                prop_oneof![2 => Just(0), 1 => 1..5u8],
             ),
         )
-            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep, needs, compile, no_fallback, prepare))| {
+            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep, needs, compile, no_fallback, prepare, require))| {
                 // What is only compiled is measured in no way.
                 let (eval, builds, sweep) = if compile { (false, 1, 0) } else { (eval, builds, sweep) };
                 Op::Submit {
                     model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs, compile, no_fallback,
-                    prepare,
+                    prepare, require,
                 }
             }),
         2 => (any::<usize>(), 0..3u8, prop::bool::weighted(0.2), any::<bool>(), any::<bool>(), 0..4u8)
@@ -388,6 +391,7 @@ impl World {
             compile,
             no_fallback,
             prepare,
+            require,
         } = submit
         else {
             return;
@@ -411,6 +415,7 @@ impl World {
             compile_only: *compile,
             no_fallback: *no_fallback,
             needs: self.needs(needs),
+            require: required(*require),
             ..asked(*sku, *eval, *sweep)
         });
     }
@@ -500,6 +505,7 @@ impl World {
             joined_by: JoinedBy::Unknown,
             protocol: planforge_proto::protocol::PROTOCOL,
             memory_bytes: 0,
+            labels: BTreeMap::new(),
         };
         self.apply(Input::Hello { session, hello: Box::new(hello) });
     }
@@ -740,10 +746,12 @@ impl World {
         }
     }
 
-    /// Whether nobody offers what it, or a job that it needs, must run on.
+    /// Whether nobody offers what it, or a job that it needs, must run on, or nobody who does has what it asks for.
     fn waits_for_a_device(&self, job: &Job) -> bool {
         let mut needs = job.needs.iter().filter_map(|need| self.state.job(need));
+        let lacking = || self.state.lookout(self.now).outlook(job).reason.starts_with("no known device");
         job.state == JobState::Unplaceable
+            || job.state == JobState::Queued && lacking()
             || job.state == JobState::Blocked && needs.any(|need| self.waits_for_a_device(need))
     }
 
@@ -805,6 +813,18 @@ fn way(number: u8) -> Option<PrepareAsk> {
     }
 }
 
+/// What is asked of a device: each is met by some, and by not all.
+fn required(number: u8) -> Requirement {
+    let texts = [&[][..], &["memory=20GiB"], &["memory=40GiB"], &["mig=any"], &["mig=none"]];
+    Requirement::of_all(texts[usize::from(number)]).unwrap()
+}
+
+/// What `required` speaks of, of each agent's devices.
+fn fingerprint(agent: usize) -> String {
+    let slice = if agent == 1 { r#","gpu":{"mig":"1g.10gb"}"# } else { "" };
+    format!(r#"{{"kind":"cpu","name":"scripted","memory_mib":{}{slice}}}"#, [81_920, 9_856, 24_576][agent])
+}
+
 /// A request for nothing yet.
 fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
     let streams = (1..=3).filter(|streams| sweep & (1 << (streams - 1)) != 0).collect();
@@ -828,6 +848,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         canary: None,
         compile_only: false,
         no_fallback: false,
+        require: Requirement::default(),
         needs: Vec::new(),
         missing: Vec::new(),
         unseen: false,
@@ -885,7 +906,7 @@ fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
     let device = |id: &str, skus: &[&str]| Device {
         id: id.into(),
         skus: skus.iter().map(|sku| sku.parse().unwrap()).collect(),
-        fingerprint: String::new(),
+        fingerprint: fingerprint(agent),
         offers: vec![offer.clone()],
         abilities: BTreeMap::new(),
         draining: false,
@@ -928,6 +949,7 @@ fn a_plan_that_goes_with_its_toolchain_is_gone_from_the_store_while_its_job_is_l
         compile: false,
         no_fallback: false,
         prepare: 0,
+        require: 0,
     };
     let connect = |agent, fresh, toolchain| Op::Connect { agent, fresh, toolchain };
     let mut world = World::new();

@@ -31,6 +31,7 @@ mod power_cut;
 mod prepare;
 mod refresh;
 mod refresh_stale;
+mod requirements;
 mod shares_store;
 mod simulation;
 mod store;

@@ -37,6 +37,7 @@ pub(crate) fn job(id: &str, state: JobState, created_ms: u64) -> Job {
         priority: 1,
         tags: Vec::new(),
         no_fallback: false,
+        require: planforge_types::Requirement::default(),
     };
     Job {
         state,
@@ -483,6 +484,7 @@ async fn records(store: &dyn Store, epoch: u64) {
         protocol: 2,
         drained: true,
         memory_bytes: 1 << 34,
+        labels: [("zone".to_owned(), "b".to_owned())].into(),
     };
     let token = TokenRecord {
         id: "t".into(),

@@ -7,6 +7,7 @@
 //! | [`resolve`] | from what a request asks to what exactly goes into the key |
 //! | [`fingerprint`] | what exactly a device is, as data |
 //! | [`host`] | the machine around a measurement, as data |
+//! | [`requirement`] | what a job asks of its device beside the kind, and what a device has of that |
 //! | [`telemetry`] | a device's state at one moment, as data |
 //! | [`tensor`] | tensors at an engine's edge |
 //! | [`failure`] | what went wrong, with the class that decides about a retry |
@@ -36,6 +37,7 @@ pub mod open_files;
 pub mod order;
 pub mod preparation;
 pub mod private_file;
+pub mod requirement;
 pub mod resolve;
 pub mod shown;
 pub mod sku;
@@ -49,6 +51,7 @@ pub mod trace;
 pub use digest::{Digest, DigestWriter};
 pub use failure::{BackendError, FailureClass, Lack, Reason};
 pub use key::EngineKey;
+pub use requirement::{Attributes, Label, Requirement, RequirementError};
 pub use resolve::{ResolveError, resolve_spec, resolve_toolchain};
 pub use sku::Sku;
 pub use spec::{BuildSpec, DimRange, OptimizationLevel, OptimizationProfile, Precision, SpecError};

@@ -227,6 +227,33 @@ fn bad_input_is_refused_in_words() {
 }
 
 #[test]
+fn what_no_device_has_is_refused_in_words_and_what_one_has_is_built() {
+    let world = World::new();
+    let model = digits();
+    let build = |requires: &[&str]| {
+        let mut args = vec!["build", model.to_str().unwrap(), "--json"];
+        args.extend(requires.iter().flat_map(|require| ["--require", require]));
+        world.run(&args)
+    };
+    let words = |requires: &[&str], code: i32| {
+        let refused = build(requires);
+        assert_eq!(refused.status.code(), Some(code), "{}", transcript(world.root(), &refused));
+        String::from_utf8(refused.stderr).unwrap()
+    };
+    let said = words(&["memory=9999TiB"], 6);
+    assert!(said.contains("meets memory=9999TiB (the largest has ") && said.contains("--wait-for-device"), "{said}");
+    let said = words(&["mig=none", "mig=any"], 2);
+    assert!(said.contains("mig=none contradicts mig=any"), "{said}");
+    let said = words(&["memory=40"], 2);
+    assert!(said.contains("memory=40 is no size"), "{said}");
+    let built = build(&["memory=1MiB", "mig=none"]);
+    assert!(built.status.success(), "{}", transcript(world.root(), &built));
+    assert_eq!(json(&built)["jobs"][0]["requires"], serde_json::json!(["memory=1MiB", "mig=none"]));
+    // It is the same engine to whoever asks for nothing.
+    assert_eq!(json(&build(&[]))["jobs"][0]["cached"], true);
+}
+
+#[test]
 fn a_dry_run_prints_the_exact_commands_of_every_version() {
     let world = World::new();
     let up = Up::start(&world);

@@ -3,13 +3,13 @@
 use super::{
     fallback::Tried,
     model::{Canary, Covered, Job, JobKind, Model, PlanRef},
-    preparation,
+    preparation, requirements,
     state::{SpecAsk, Submit, SubmitWhat},
     submit::JOBS_PER_REQUEST_MAX,
 };
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::{
-    BuildSpec, Digest, EngineKey, Sku, Toolchain, ToolchainConstraint,
+    BuildSpec, Digest, EngineKey, Requirement, Sku, Toolchain, ToolchainConstraint,
     preparation::{PrepareAsk, PreparedFrom},
 };
 use std::{collections::BTreeSet, sync::Arc};
@@ -35,6 +35,8 @@ pub(super) struct Asked {
     pub canary: Option<Canary>,
     /// Nothing is to be measured, or done on the device.
     pub compile_only: bool,
+    /// What is asked of the device that runs it.
+    pub require: Requirement,
     /// Where a toolchain cannot build the model the next one is asked.
     pub falls_back: bool,
     /// Those that cannot build it.
@@ -97,6 +99,7 @@ impl Asked {
             existing,
             canary: job.canary.clone(),
             compile_only: job.kind == JobKind::Compile,
+            require: job.requirement(),
             falls_back: !job.prepares() && job.prepare.is_none() && job.wants.iter().all(|want| !want.no_fallback),
             tried: job.tried.clone(),
             prepare: job.prepare.as_deref().cloned(),
@@ -154,6 +157,10 @@ pub(super) fn expand(submit: &Submit) -> Result<Expanded, ApiError> {
         existing: None,
         canary: submit.canary.clone(),
         compile_only: submit.compile_only,
+        require: match submit.compile_only {
+            true => requirements::of_kind(JobKind::Compile, sku, &submit.require),
+            false => submit.require.clone(),
+        },
         // What is made ready elsewhere is made ready for one toolchain.
         falls_back: !submit.no_fallback && constraint.0.is_empty() && (!submit.compile_only || sku.is_cpu()),
         tried: Vec::new(),

@@ -10,7 +10,7 @@ use super::{
     queue::{DeviceKey, Target},
     state::{FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, Ordered, SessionId, State},
 };
-use planforge_types::{Digest, FailureClass, Reason};
+use planforge_types::{Digest, FailureClass, Reason, Requirement};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Free devices that are weighed against each other for one job; more would not make a better choice.
@@ -42,14 +42,16 @@ impl State {
         self.counters.rescued_wakeups += self.dispatch(now, effects);
     }
 
-    /// The free device with the fewest other uses.
+    /// The free device with the fewest other uses; of several the one with the least memory, so that who asks for more finds
+    /// the others free.
     fn choose_device(&self, target: &Target) -> Option<DeviceKey> {
         let idle = self.idle.get(target)?;
         let uses = |key: &&DeviceKey| self.device(key).map_or(usize::MAX, |device| device.skus.len());
-        idle.iter().take(DEVICES_WEIGHED_MAX).min_by_key(uses).cloned()
+        let memory = |key: &DeviceKey| self.attributes.get(key).map_or(0, |device| device.memory_mib);
+        idle.iter().take(DEVICES_WEIGHED_MAX).min_by_key(|key| (uses(key), memory(key))).cloned()
     }
 
-    /// Grants another free device than `refused` a job, where what waits is not for that one: its host lacked something.
+    /// Grants another free device than `refused` a job, where what waits is not for that one: it, or its host, lacks something.
     fn serve_others(&mut self, target: &Target, refused: &DeviceKey, now: Now, effects: &mut Effects) -> bool {
         let others: Vec<DeviceKey> =
             self.idle.get(target).into_iter().flatten().filter(|device| *device != refused).cloned().collect();
@@ -63,7 +65,8 @@ impl State {
         let may = |id: &JobId| {
             !is_paused(id) && self.may_grant(id) && self.may_have_room(id, device) && self.may_be_beside(id, device)
         };
-        let Some(id) = self.queue.pick(targets.iter(), now.wall_ms, may) else { return false };
+        let has = |asked: &Requirement| self.has(device, asked);
+        let Some(id) = self.queue.pick(targets.iter(), now.wall_ms, has, may) else { return false };
         self.grant(&id, device, now, effects);
         true
     }

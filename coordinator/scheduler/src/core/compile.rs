@@ -91,8 +91,8 @@ impl State {
 
     /// Why a job is given to none of the devices that are free for it; `None` where one of them may have it.
     pub(super) fn kept_apart(&self, job: &Job, target: &Target) -> Option<&'static str> {
-        let free = self.idle.get(target)?;
-        if free.iter().any(|device| self.may_be_beside(&job.id, device)) {
+        let free: Vec<&DeviceKey> = self.idle.get(target)?.iter().filter(|device| self.serves(job, device)).collect();
+        if free.is_empty() || free.iter().any(|device| self.may_be_beside(&job.id, device)) {
             return None;
         }
         Some(match job.kind {

@@ -32,7 +32,7 @@ impl State {
     fn somebody_has_room(&self, job: &Job) -> bool {
         let Some(target) = Target::of(job) else { return false };
         let mut offered = self.offers.get(&target).into_iter().flatten();
-        offered.any(|device| self.takes_jobs(device) && self.has_room(job, &device.agent))
+        offered.any(|device| self.takes_jobs(device) && self.serves(job, device) && self.has_room(job, &device.agent))
     }
 
     fn has_room(&self, job: &Job, agent: &str) -> bool {

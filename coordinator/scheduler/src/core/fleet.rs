@@ -89,6 +89,7 @@ impl State {
             joined_by: hello.joined_by,
             protocol: hello.protocol,
             memory_bytes: hello.memory_bytes,
+            labels: hello.labels,
             drained: before.as_ref().is_some_and(|record| record.drained),
         };
         let changed = before.as_ref() != Some(&record);
@@ -335,6 +336,7 @@ impl State {
                 !devices.is_empty()
             });
         }
+        self.learn_attributes(agent);
         let Some(entry) = self.agents.get(agent) else { return };
         let keys: Vec<DeviceKey> = entry
             .record

@@ -92,7 +92,7 @@ impl State {
                 combinations.push(told);
                 continue;
             }
-            match self.judge(one, &submit.lookup) {
+            match self.judge_new(one, &submit.lookup) {
                 Ok(verdict)
                     if !waits.is_empty() && (submit.wait_for_device || !matches!(verdict, Verdict::Wait(_))) =>
                 {

@@ -224,6 +224,14 @@ impl Patrol {
             _ => None,
         }));
         touched.into_iter().for_each(|id| self.look_at(state, id, &mut broken));
+        for (_, message) in &effects.sends {
+            let ToAgent::Assign { lease, .. } = message else { continue };
+            if let Some(hold) = state.holds.get(&lease.job)
+                && !state.meets(&lease.job, &hold.device)
+            {
+                broken.push(format!("{} was given to {:?}, which lacks what it asks for", lease.job, hold.device));
+            }
+        }
         for id in next(&state.jobs, &mut self.job, JOBS_IN_TURN) {
             self.look_at(state, id, &mut broken);
         }

@@ -118,8 +118,7 @@ impl State {
             let key = EngineKey::of_preparation(&asked.model.digest, &toolchain, ask);
             return Ok(Chosen { key, toolchain, spec: asked.spec.clone(), tried: Vec::new() });
         }
-        let Resolved { toolchain, spec } =
-            self.resolve(&asked.sku, &asked.matches, &asked.spec, tried, asked.from.as_ref())?;
+        let Resolved { toolchain, spec } = self.resolve(asked, tried)?;
         let target = Target { sku: asked.sku.clone(), toolchain: toolchain.clone() };
         if let Some(error) = self.unmeasurable(&target, &asked.covered.measure) {
             return Err(Unresolved::Never(error));
@@ -153,9 +152,9 @@ impl State {
                 Some(None) => {}
             }
             let flight = Flight::of_key(makes, &asked.sku, key);
-            let behind = match self.under_way(&flight) {
-                Some((other, false)) => return Verdict::Join(other),
-                ending => ending.map(|(other, _)| other),
+            let behind = match self.under_way(&flight, asked) {
+                Some((other, true)) => return Verdict::Join(other),
+                other => other.map(|(other, _)| other),
             };
             return Verdict::Run { chosen, kind: makes, plan: None, replaces: None, behind };
         }
@@ -183,9 +182,9 @@ impl State {
             // What is missing is measured; nothing is built for it.
             let flight =
                 Flight::Measure { plan: engine.plan.digest, sku: asked.sku.clone(), covered: asked.covered.clone() };
-            let behind = match self.under_way(&flight) {
-                Some((other, false)) => return Verdict::Join(other),
-                ending => ending.map(|(other, _)| other),
+            let behind = match self.under_way(&flight, asked) {
+                Some((other, true)) => return Verdict::Join(other),
+                other => other.map(|(other, _)| other),
             };
             let plan = Some(engine.plan.clone());
             return Verdict::Run { chosen, kind: JobKind::Benchmark, plan, replaces, behind };
@@ -213,6 +212,9 @@ impl State {
         if other.kind == JobKind::Compile && !asked.compile_only {
             return false;
         }
+        if !self.may_share_device(asked, other) {
+            return false;
+        }
         let held = self.holds.contains_key(&other.id);
         let measured =
             other.covered().covers(&asked.covered) || (!held && other.covered().joined(&asked.covered).is_some());
@@ -221,19 +223,20 @@ impl State {
         measured && built
     }
 
-    /// The job that does this work, and whether it is being cancelled: then it is no answer, but may still give one.
-    fn under_way(&self, flight: &Flight) -> Option<(JobId, bool)> {
+    /// The job that does this work, and whether it may be joined. One that is being cancelled, or runs on a device where
+    /// `asked` may not, is no answer, but may still give one.
+    fn under_way(&self, flight: &Flight, asked: &Asked) -> Option<(JobId, bool)> {
         let job = self.flights.get(flight).and_then(|id| self.jobs.get(id))?;
-        Some((job.id.clone(), job.cancelling.is_some()))
+        Some((job.id.clone(), job.cancelling.is_none() && self.may_share_device(asked, job)))
     }
 
     fn judge_benchmark(&self, asked: &Asked, existing: &Existing) -> Result<Verdict, ApiError> {
         let Existing { plan, key, toolchain: made_by, .. } = existing;
         let target = Target { sku: asked.sku.clone(), toolchain: made_by.clone() };
         let flight = Flight::Measure { plan: plan.digest, sku: asked.sku.clone(), covered: asked.covered.clone() };
-        let behind = match self.under_way(&flight).filter(|_| !asked.force) {
-            Some((other, false)) => return Ok(Verdict::Join(other)),
-            ending => ending.map(|(other, _)| other),
+        let behind = match self.under_way(&flight, asked).filter(|_| !asked.force) {
+            Some((other, true)) => return Ok(Verdict::Join(other)),
+            other => other.map(|(other, _)| other),
         };
         if !self.offers.contains_key(&target) {
             let message = format!(

@@ -23,6 +23,7 @@
 //! | `blob_refs` | which blobs records name, and to whom they belong by that |
 //! | `attempts` | leases and how attempts end: success, failure classes, requeue, expiry |
 //! | `fallback` | the next toolchain, where one cannot build a model |
+//! | `requirements` | what jobs ask of their device beside its kind, and which devices have it |
 //! | `elsewhere` | what an agent's host lacked, and who may have it |
 //! | `graph` | jobs that jobs need, and what follows when they end |
 //! | `cancel` | withdrawal of requests |
@@ -74,6 +75,7 @@ mod priority;
 mod projects;
 mod queue;
 mod ranks;
+mod requirements;
 mod resolve;
 mod shares;
 pub mod state;

@@ -10,7 +10,7 @@ use super::{
     projects::ProjectRecord,
 };
 use planforge_types::{
-    BuildSpec, Digest, EngineKey, FailureClass, Lack, Reason, Sku, Toolchain, TraceContext,
+    BuildSpec, Digest, EngineKey, FailureClass, Lack, Reason, Requirement, Sku, Toolchain, TraceContext,
     order::MeasureAsk,
     preparation::{PrepareAsk, PreparedFrom},
 };
@@ -206,6 +206,9 @@ pub struct Want {
     /// It named its toolchain, or said that it wants no other than the best: see `fallback`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_fallback: bool,
+    /// What it asks of the device that runs the job.
+    #[serde(default, skip_serializing_if = "Requirement::is_empty")]
+    pub require: Requirement,
 }
 
 /// How an attempt stands.
@@ -561,6 +564,9 @@ pub struct Agent {
     /// That its workers may use together; 0: unknown.
     #[serde(default)]
     pub memory_bytes: u64,
+    /// As it was started with, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A finished engine.

@@ -243,9 +243,10 @@ impl State {
         if let Some(pause) = self.pause_for(job) {
             return Some(pause.told(now.wall_ms));
         }
-        let is_online = |key: &&DeviceKey| self.agents.get(&key.agent).is_some_and(|entry| entry.session.is_some());
+        let is_online = |agent: &str| self.agents.get(agent).is_some_and(|entry| entry.session.is_some());
+        let could = |key: &&DeviceKey| is_online(&key.agent) && self.serves(job, key);
         let mut pauses =
-            self.offers.get(target)?.iter().filter(is_online).map(|key| self.pause_of(PausedKind::Agent, &key.agent));
+            self.offers.get(target)?.iter().filter(could).map(|key| self.pause_of(PausedKind::Agent, &key.agent));
         let first = pauses.next().flatten()?;
         pauses.all(|pause| pause.is_some()).then(|| first.told(now.wall_ms))
     }

@@ -28,7 +28,7 @@ use super::{
 };
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::{
-    BuildSpec, Digest, FailureClass, Precision, Sku, Toolchain, ToolchainConstraint,
+    BuildSpec, Digest, FailureClass, Precision, Requirement, Sku, Toolchain, ToolchainConstraint,
     preparation::{Kind, PREPARER, PrepareAsk, PreparedFrom},
     toolchain::compare_versions,
 };
@@ -90,6 +90,7 @@ pub(super) fn of_request(models: &[Model], specs: &[SpecAsk], submit: &Submit) -
                 existing: None,
                 canary: None,
                 compile_only: false,
+                require: Requirement::default(),
                 falls_back: false,
                 tried: Vec::<Tried>::new(),
                 prepare: Some(ask.clone()),

@@ -9,7 +9,7 @@ use super::{
     model::{Job, JobId},
     ranks::Ranks,
 };
-use planforge_types::{Sku, Toolchain};
+use planforge_types::{Requirement, Sku, Toolchain};
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 /// Waiting this long counts as much as one step of priority.
@@ -43,7 +43,7 @@ pub(super) struct DeviceKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     target: Arc<Target>,
-    project: Arc<str>,
+    line: LineKey,
     rank: i64,
     queued_ms: u64,
     priority: i32,
@@ -75,7 +75,10 @@ impl Share {
     }
 }
 
-/// Jobs of one project that wait for one target.
+/// Whose line it is, and what its jobs ask of their device: one that lacks it passes the whole line by.
+type LineKey = (Arc<str>, Arc<Requirement>);
+
+/// Jobs of one project and requirement that wait for one target.
 #[derive(Debug, Default)]
 struct Line {
     ranks: Ranks,
@@ -93,9 +96,15 @@ impl Line {
     }
 }
 
-type Lines = BTreeMap<Arc<str>, Line>;
+type Lines = BTreeMap<LineKey, Line>;
 
-/// Waiting jobs by target and project.
+/// The lines of a project.
+fn of_project<'a>(lines: &'a Lines, project: &'a Arc<str>) -> impl Iterator<Item = &'a Line> {
+    let first = (project.clone(), Arc::default());
+    lines.range(first..).take_while(move |((other, _), _)| other == project).map(|(_, line)| line)
+}
+
+/// Waiting jobs by target, project and requirement.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     places: BTreeMap<JobId, Place>,
@@ -114,26 +123,24 @@ impl Queue {
             None => Arc::new(target),
         };
         let lines = self.targets.entry(target.clone()).or_default();
-        let project: Arc<str> = match lines.get_key_value(job.project()) {
-            Some((known, _)) => known.clone(),
-            None => job.project().into(),
-        };
+        let key: LineKey = (job.project().into(), Arc::new(job.requirement()));
+        let key = lines.get_key_value(&key).map_or(key, |(known, _)| known.clone());
         let rank = i64::try_from(job.created_ms).unwrap_or(i64::MAX).saturating_sub(ageing);
-        let line = lines.entry(project.clone()).or_default();
+        let line = lines.entry(key.clone()).or_default();
         line.ranks.insert((rank, job.id.clone()));
         line.count(job.priority(), 1);
-        let place = Place { target, project, rank, queued_ms: job.queued_ms, priority: job.priority() };
+        let place = Place { target, line: key, rank, queued_ms: job.queued_ms, priority: job.priority() };
         self.places.insert(job.id.clone(), place);
     }
 
     pub fn remove(&mut self, job: &Job) {
         let Some(place) = self.places.remove(&job.id) else { return };
         let Some(lines) = self.targets.get_mut(&place.target) else { return };
-        if let Some(line) = lines.get_mut(&place.project) {
+        if let Some(line) = lines.get_mut(&place.line) {
             line.ranks.remove(&(place.rank, job.id.clone()));
             line.count(place.priority, -1);
             if line.ranks.is_empty() {
-                lines.remove(&place.project);
+                lines.remove(&place.line);
             }
         }
         if lines.is_empty() {
@@ -167,39 +174,47 @@ impl Queue {
         let Some(place) = self.places.get(id) else { return 0 };
         let lines: Vec<&Lines> = targets.filter_map(|target| self.targets.get(target)).collect();
         let rank = (place.rank, id.clone());
+        let project = &place.line.0;
         let own: usize =
-            lines.iter().filter_map(|lines| lines.get(&place.project)).map(|own| own.ranks.before(&rank)).sum();
+            lines.iter().flat_map(|lines| of_project(lines, project)).map(|own| own.ranks.before(&rank)).sum();
         let weight = |project: &str| self.shares.get(project).map_or(1, |share| share.weight.max(1)) as usize;
         // Jobs of each other project: those of a higher priority, and those of no lower one.
         let mut others: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-        for (project, line) in lines.into_iter().flatten().filter(|(project, _)| **project != place.project) {
-            let (higher, no_lower) = others.entry(project).or_default();
+        for ((other, _), line) in lines.into_iter().flatten().filter(|((other, _), _)| other != project) {
+            let (higher, no_lower) = others.entry(other).or_default();
             for (_, count) in line.by_priority.range(place.priority..) {
                 *no_lower += count;
             }
             *higher +=
                 line.ranks.len() - line.by_priority.range(..=place.priority).map(|(_, count)| count).sum::<usize>();
         }
-        let turns = |project: &str| ((own + 1) * weight(project)).div_ceil(weight(&place.project));
+        let turns = |other: &str| ((own + 1) * weight(other)).div_ceil(weight(project));
         own + others
             .into_iter()
-            .map(|(project, (higher, no_lower))| higher.max(no_lower.min(turns(project))))
+            .map(|(other, (higher, no_lower))| higher.max(no_lower.min(turns(other))))
             .sum::<usize>()
     }
 
-    /// The job that a device offering `targets` should run next. `may` says which jobs may be granted at all.
+    /// The job that a device offering `targets` should run next. `has` says whether the device meets what is asked for,
+    /// `may` which jobs may be granted at all.
     pub fn pick<'a>(
         &self,
         targets: impl Iterator<Item = &'a Target>,
         now_wall_ms: u64,
+        has: impl Fn(&Requirement) -> bool,
         may: impl Fn(&JobId) -> bool,
     ) -> Option<JobId> {
         let mut best = None;
         for lines in targets.filter_map(|target| self.targets.get(target)) {
-            for (project, line) in lines {
-                let Some((rank, id)) = line.ranks.iter().find(|(_, id)| may(id)) else { continue };
+            // Of each project, whatever its jobs ask for.
+            let mut firsts: BTreeMap<&str, &(i64, JobId)> = BTreeMap::new();
+            for ((project, _), line) in lines.iter().filter(|((_, asked), _)| has(asked)) {
+                let Some(first) = line.ranks.iter().find(|(_, id)| may(id)) else { continue };
+                firsts.entry(project).and_modify(|known| *known = first.min(*known)).or_insert(first);
+            }
+            for (project, (rank, id)) in firsts {
                 let Some(place) = self.places.get(id) else { continue };
-                let share = self.shares.get(project.as_ref()).cloned().unwrap_or_default();
+                let share = self.shares.get(project).cloned().unwrap_or_default();
                 let unserved_ms = now_wall_ms.saturating_sub(place.queued_ms.max(share.last_served_ms));
                 let level = i64::from(place.priority) + (unserved_ms / AGEING_STEP_MS) as i64;
                 let running = u64::from(share.running) * share.price();
@@ -271,6 +286,7 @@ mod tests {
             priority,
             tags: Vec::new(),
             no_fallback: false,
+            require: planforge_types::Requirement::default(),
         };
         let job = Job::queued(id.into(), model, target().sku, BuildSpec::default(), want, at_ms);
         Job { toolchain: Some(toolchain()), ..job }
@@ -286,7 +302,7 @@ mod tests {
     fn serve_all(jobs: &[Job], run_ms: u64, begin_ms: u64) -> Vec<String> {
         let mut queue = queue(jobs);
         let (mut order, mut now_ms) = (Vec::new(), begin_ms);
-        while let Some(id) = queue.pick([target()].iter(), now_ms, |_| true) {
+        while let Some(id) = queue.pick([target()].iter(), now_ms, |_| true, |_| true) {
             let job = jobs.iter().find(|job| job.id == id).unwrap();
             queue.remove(job);
             queue.served(job.project(), now_ms);
@@ -315,7 +331,7 @@ mod tests {
         queue.weigh("blue", 3);
         let (mut blue, mut now_ms) = (0, START_MS + 100);
         for _ in 0..40 {
-            let id = queue.pick([target()].iter(), now_ms, |_| true).unwrap();
+            let id = queue.pick([target()].iter(), now_ms, |_| true, |_| true).unwrap();
             let job = jobs.iter().find(|job| job.id == id).unwrap();
             queue.remove(job);
             queue.served(job.project(), now_ms);
@@ -328,7 +344,7 @@ mod tests {
         let mut queue = self::queue(&jobs);
         queue.weigh("blue", 3);
         for _ in 0..8 {
-            let id = queue.pick([target()].iter(), now_ms, |_| true).unwrap();
+            let id = queue.pick([target()].iter(), now_ms, |_| true, |_| true).unwrap();
             let job = jobs.iter().find(|job| job.id == id).unwrap();
             queue.remove(job);
             queue.served(job.project(), now_ms);
@@ -340,7 +356,7 @@ mod tests {
     fn the_project_that_runs_less_is_served_first() {
         let jobs = [job("r", "red", 0, START_MS), job("b", "blue", 0, START_MS + 1)];
         let mut queue = queue(&jobs);
-        let pick = |queue: &Queue| queue.pick([target()].iter(), START_MS + 10, |_| true).unwrap();
+        let pick = |queue: &Queue| queue.pick([target()].iter(), START_MS + 10, |_| true, |_| true).unwrap();
         // Blue was served longer ago, but two of its jobs still run.
         queue.served("blue", START_MS + 2);
         queue.served("blue", START_MS + 3);
@@ -349,6 +365,25 @@ mod tests {
         queue.ended("blue");
         queue.ended("blue");
         assert_eq!(pick(&queue).as_str(), "b");
+    }
+
+    #[test]
+    fn a_device_passes_by_what_it_lacks_and_keeps_the_order_of_a_project_otherwise() {
+        let asks = |id: &str, texts: &[&str], priority, at_ms| {
+            let mut job = job(id, "red", priority, at_ms);
+            job.wants[0].require = Requirement::of_all(texts).unwrap();
+            job
+        };
+        let large = asks("large", &["memory=40GiB"], 0, START_MS);
+        // Less urgent by its priority, and yet first, for it has waited so long.
+        let plain = asks("plain", &[], 1, START_MS + 2 * AGEING_STEP_MS);
+        let queue = queue(&[large, plain]);
+        let pick = |has_all| {
+            let has = |asked: &Requirement| has_all || asked.is_empty();
+            queue.pick([target()].iter(), START_MS + 3 * AGEING_STEP_MS, has, |_| true).unwrap()
+        };
+        assert_eq!((pick(true).as_str(), pick(false).as_str()), ("large", "plain"));
+        assert_eq!(queue.ahead_of(&"plain".into(), [target()].iter()), 1);
     }
 
     #[test]

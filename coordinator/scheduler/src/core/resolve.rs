@@ -10,9 +10,8 @@ use super::{
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_tensorrt_rules::{Refusal, hardware::Board, preflight};
 use planforge_types::{
-    BuildSpec, Sku, Toolchain, ToolchainConstraint,
+    BuildSpec, Sku, Toolchain,
     fingerprint::{DeviceFingerprint, GpuFacts},
-    preparation::PreparedFrom,
     resolve::{ResolveError, resolve_spec, resolve_toolchain},
     toolchain::compare_versions,
 };
@@ -39,14 +38,8 @@ pub(super) enum Unresolved {
 
 impl State {
     /// Resolves against everything that known agents last offered, offline ones too, but for the backends of what was tried.
-    pub(super) fn resolve(
-        &self,
-        sku: &Sku,
-        constraint: &ToolchainConstraint,
-        spec: &BuildSpec,
-        tried: &[Tried],
-        from: Option<&PreparedFrom>,
-    ) -> Result<Resolved, Unresolved> {
+    pub(super) fn resolve(&self, asked: &Asked, tried: &[Tried]) -> Result<Resolved, Unresolved> {
+        let Asked { sku, matches: constraint, spec, from, require, .. } = asked;
         let offers: Vec<Toolchain> =
             self.offers.keys().filter(|target| target.sku == *sku).map(|target| target.toolchain.clone()).collect();
         if offers.is_empty() {
@@ -67,7 +60,13 @@ impl State {
         // The newest that is of use on such a GPU; else the newest there is, which is refused with the reason.
         let usable: Vec<Toolchain> =
             offers.iter().filter(|offer| preflight::usable(offer, board.as_ref(), allow_unknown)).cloned().collect();
-        let resolved = resolve_toolchain(constraint, &usable).or_else(|_| resolve_toolchain(constraint, &offers));
+        // Best of all one that a device has which meets what is asked for.
+        let has =
+            |offer: &&Toolchain| self.somebody_has(&Target { sku: sku.clone(), toolchain: (*offer).clone() }, require);
+        let met: Vec<Toolchain> = usable.iter().filter(has).cloned().collect();
+        let resolved = resolve_toolchain(constraint, &met)
+            .or_else(|_| resolve_toolchain(constraint, &usable))
+            .or_else(|_| resolve_toolchain(constraint, &offers));
         let toolchain = resolved.map_err(|error| {
             let error = ApiError::new(ErrorCode::Refused, format!("nothing known can build for {sku}: {error}"));
             Unresolved::NothingOffers(error.with_hint(
@@ -104,8 +103,7 @@ impl State {
         if asked.prepare.is_some() {
             return self.preparer().ok();
         }
-        let resolved = self.resolve(&asked.sku, &asked.matches, &asked.spec, &asked.tried, asked.from.as_ref());
-        resolved.ok().map(|resolved| resolved.toolchain)
+        self.resolve(asked, &asked.tried).ok().map(|resolved| resolved.toolchain)
     }
 
     /// What is known of the GPUs of this kind; `None` for processors, and where nobody tells.

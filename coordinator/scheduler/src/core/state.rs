@@ -23,7 +23,8 @@ use planforge_forecast::Forecaster;
 use planforge_proto::ApiError;
 use planforge_types::auth::Actor;
 use planforge_types::{
-    BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, TraceContext, order::MeasureAsk, preparation::PrepareAsk,
+    Attributes, BuildSpec, Digest, EngineKey, Requirement, Sku, ToolchainConstraint, TraceContext, order::MeasureAsk,
+    preparation::PrepareAsk,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -113,6 +114,8 @@ pub struct Submit {
     pub compile_only: bool,
     /// Where no toolchain is named and the best cannot build a model, no other is asked.
     pub no_fallback: bool,
+    /// What it asks of the devices that run its jobs.
+    pub require: Requirement,
     /// Jobs that must succeed before any of the request's. One that prepares what the request wants prepared is taken for
     /// that.
     pub needs: Vec<Need>,
@@ -191,6 +194,7 @@ pub struct HelloIn {
     /// Protocol that is spoken from now on.
     pub protocol: u32,
     pub memory_bytes: u64,
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The end of an attempt, its documents already read and checked.
@@ -441,6 +445,8 @@ pub struct State {
     pub(super) live_of: BTreeMap<String, usize>,
     pub(super) agents: BTreeMap<String, AgentEntry>,
     pub(super) sessions: BTreeMap<SessionId, String>,
+    /// What known devices have of what jobs may ask for.
+    pub(super) attributes: BTreeMap<DeviceKey, Attributes>,
     /// Known devices, offline ones too, by what they offer.
     pub(super) offers: BTreeMap<Target, BTreeSet<DeviceKey>>,
     /// Connected, willing and free devices, by what they offer.
@@ -488,6 +494,7 @@ impl State {
             pauses: snapshot.pauses.into_iter().map(|pause| (pause.id(), pause)).collect(),
             agents: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            attributes: BTreeMap::new(),
             offers: BTreeMap::new(),
             idle: BTreeMap::new(),
             dirty_devices: BTreeSet::new(),
@@ -579,7 +586,8 @@ impl State {
         for (session, agent) in &before.sessions {
             let (Some(old), Some(entry)) = (before.agents.get(agent), self.agents.get_mut(agent)) else { continue };
             // Only what the store also knows: an agent whose inventory was not stored says hello again.
-            if except.contains(session) || old.record.devices != entry.record.devices {
+            let (was, is) = (&old.record, &entry.record);
+            if except.contains(session) || (&was.devices, &was.labels) != (&is.devices, &is.labels) {
                 continue;
             }
             *entry = AgentEntry { record: entry.record.clone(), ..old.clone() };

@@ -54,7 +54,7 @@ impl State {
             }
         }
         for one in &builds {
-            match self.judge(one, &submit.lookup) {
+            match self.judge_new(one, &submit.lookup) {
                 Ok(Verdict::Wait(error)) if !submit.wait_for_device => refused.push(error),
                 // Nothing is decided about it before what it needs has ended.
                 Ok(_) if !waits.is_empty() || one.is_open() => runs += 1,
@@ -215,6 +215,12 @@ impl State {
         let builds = if job.only_measures() { job.builds } else { job.builds.max(asked.builds) };
         if builds > job.builds {
             detail.push_str(&format!("; raised from {} to {builds} builds", job.builds));
+        }
+        let required = job.requirement();
+        if let Ok(both) = required.and(&want.require)
+            && both != required
+        {
+            detail.push_str(&format!("; its device must meet {both} from now on"));
         }
         self.set_state(&id, |job| {
             job.wants.push(want);
@@ -388,6 +394,7 @@ impl Submit {
             priority: self.priority,
             tags: self.tags.clone(),
             no_fallback: !asked.falls_back,
+            require: asked.require.clone(),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::{
     state::{Now, State},
 };
 use planforge_forecast::Work;
+use planforge_types::Requirement;
 use std::{
     cell::OnceCell,
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +41,7 @@ pub struct Eta {
     pub samples: u32,
 }
 
-/// The devices that a target's jobs could run on, as they stand.
+/// The devices that a target's jobs of one requirement could run on, as they stand.
 #[derive(Debug)]
 struct Crew {
     known: usize,
@@ -59,7 +60,7 @@ struct Crew {
 pub struct Lookout<'a> {
     state: &'a State,
     now: Now,
-    crews: BTreeMap<Target, Crew>,
+    crews: BTreeMap<(Target, Requirement), Crew>,
     error_factor: OnceCell<Option<f64>>,
     /// When jobs that others need will likely have ended, from now, and what that rests on.
     ends: BTreeMap<JobId, Option<(u64, u32)>>,
@@ -115,15 +116,15 @@ impl State {
         Some((forecast.duration_ms.saturating_sub(ran_ms).max(forecast.duration_ms / 10), forecast.samples))
     }
 
-    fn crew(&self, target: &Target, now: Now) -> Crew {
+    fn crew(&self, target: &Target, requirement: &Requirement, now: Now) -> Crew {
         let known = self.offers.get(target);
         let is_online = |key: &DeviceKey| self.agents.get(&key.agent).is_some_and(|agent| agent.session.is_some());
-        let devices = || known.into_iter().flatten();
+        let devices = || known.into_iter().flatten().filter(|key| self.has(key, requirement));
         let mut crew = Crew {
             known: devices().count(),
             online: devices().filter(|key| is_online(key)).count(),
             busy: devices().filter(|key| self.busy.contains_key(key)).count(),
-            is_idle: self.idle.contains_key(target),
+            is_idle: self.idle.get(target).into_iter().flatten().any(|key| self.has(key, requirement)),
             targets: BTreeSet::from([target.clone()]),
             left_ms: 0,
         };
@@ -206,15 +207,21 @@ impl Lookout<'_> {
         }
         let Some(target) = Target::of(job) else { return Outlook::default() };
         let now = self.now;
-        let crew = self.crews.entry(target.clone()).or_insert_with(|| state.crew(&target, now));
+        let requirement = job.requirement();
+        let crew = self.crews.entry((target.clone(), requirement.clone()));
+        let crew = crew.or_insert_with(|| state.crew(&target, &requirement, now));
         let Crew { known, online, busy, is_idle, left_ms, .. } = *crew;
         let ahead = state.queue.ahead_of(&job.id, crew.targets.iter());
+        if let Some(reason) = state.why_nobody_has(&target, &requirement) {
+            return Outlook { reason, jobs_ahead: Some(ahead), eta: None };
+        }
         if let Some(reason) = state.why_paused(job, &target, now) {
             return Outlook { reason, jobs_ahead: Some(ahead), eta: None };
         }
         if online == 0 {
-            let reason =
-                format!("every device with {} and {} is offline ({known} known)", target.sku, target.toolchain);
+            let asked = if requirement.is_empty() { String::new() } else { format!(" that meets {requirement}") };
+            let Target { sku, toolchain } = &target;
+            let reason = format!("every device with {sku} and {toolchain}{asked} is offline ({known} known)");
             return Outlook { reason, jobs_ahead: Some(ahead), eta: None };
         }
         if let Some(reason) = state.kept_apart(job, &target) {

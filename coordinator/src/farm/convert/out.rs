@@ -7,7 +7,7 @@ use crate::core::{
 };
 use planforge_proto::{ApiError, v1};
 use planforge_types::{
-    Digest, FailureClass, Sku,
+    Digest, FailureClass, Label, Sku,
     order::{BaselineAsk, MeasureAsk},
     preparation::PreparedFrom,
 };
@@ -147,6 +147,7 @@ pub(in crate::farm) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         tried: job.tried.iter().map(tried_out).collect(),
         no_fallback: want.is_some_and(|want| want.no_fallback),
         canary_slower_percent: job.canary.as_ref().map(|canary| canary.slower_percent).unwrap_or_default(),
+        requires: job.requirement().texts(),
         preparation: preparation_out(job, project),
     }
 }
@@ -463,6 +464,10 @@ pub(in crate::farm) fn audit_out(line: &AuditLine) -> v1::AuditRecord {
     v1::AuditRecord { seq, at_ms, actor, role, project, token, from, what, object, outcome, detail }
 }
 
+fn label_out((name, value): (&String, &String)) -> String {
+    Label { name: name.clone(), value: Some(value.clone()).filter(|value| !value.is_empty()) }.to_string()
+}
+
 pub(in crate::farm) fn agent_out(view: &AgentView) -> v1::Agent {
     let AgentView { agent, online, draining, jobs, seen_ms } = view;
     let skus: BTreeSet<String> =
@@ -480,5 +485,6 @@ pub(in crate::farm) fn agent_out(view: &AgentView) -> v1::Agent {
         jobs: jobs.iter().map(|job| job.as_str().into()).collect(),
         last_seen_ms: *seen_ms,
         token: String::new(),
+        labels: agent.labels.iter().map(label_out).collect(),
     }
 }
