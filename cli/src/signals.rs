@@ -1,30 +1,65 @@
 //! Being asked to end, or to read files again.
 
-use std::{fs, pin::pin};
+use std::fs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Completes when the user or the system asks this process to end.
 pub async fn interrupted() {
-    let mut terminate = match signal(SignalKind::terminate()) {
-        Ok(stream) => stream,
-        Err(_) => return std::future::pending().await,
-    };
-    tokio::select! {
-        result = tokio::signal::ctrl_c() => if result.is_err() { std::future::pending::<()>().await },
-        _ = terminate.recv() => {}
+    Ends::listen().next().await;
+}
+
+/// The same for a service.
+pub async fn service_ended(reload: impl Fn()) {
+    Asked::listen().until_ended(reload).await;
+}
+
+/// What a service is asked, from when this is made: what is sent before it is looked at is not lost. Once a process listens, a
+/// signal that nobody listens to has no effect at all, so there is one of these from the first to the last.
+pub struct Asked {
+    ends: Ends,
+    hangups: Hangups,
+}
+
+impl Asked {
+    pub fn listen() -> Self {
+        Self { ends: Ends::listen(), hangups: Hangups::listen() }
+    }
+
+    /// Completes when the service is asked to end. SIGHUP asks it to read its certificates again; only where its terminal
+    /// went away it means the end, as it does for everything else that was started there.
+    pub async fn until_ended(&mut self, reload: impl Fn()) {
+        loop {
+            tokio::select! {
+                () = self.ends.next() => return,
+                gone = self.hangups.terminal_gone() => if gone { return } else { reload() },
+            }
+        }
     }
 }
 
-/// The same for a service. SIGHUP asks it to read its certificates again; only where its terminal went away it means the
-/// end, as it does for everything else that was started there.
-pub async fn service_ended(reload: impl Fn()) {
-    let mut hangups = Hangups::listen();
-    let mut ended = pin!(interrupted());
-    loop {
+struct Ends {
+    terminate: Option<Signal>,
+    interrupt: Option<Signal>,
+}
+
+impl Ends {
+    fn listen() -> Self {
+        Self { terminate: signal(SignalKind::terminate()).ok(), interrupt: signal(SignalKind::interrupt()).ok() }
+    }
+
+    async fn next(&mut self) {
         tokio::select! {
-            () = &mut ended => return,
-            gone = hangups.terminal_gone() => if gone { return } else { reload() },
+            () = next(&mut self.terminate) => {}
+            () = next(&mut self.interrupt) => {}
         }
+    }
+}
+
+/// The next of a signal; none comes where it cannot be listened to.
+async fn next(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => _ = signal.recv().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -42,10 +77,7 @@ impl Hangups {
 
     /// The next SIGHUP: whether it says that the terminal is gone.
     async fn terminal_gone(&mut self) -> bool {
-        match &mut self.signal {
-            Some(signal) => signal.recv().await,
-            None => std::future::pending().await,
-        };
+        next(&mut self.signal).await;
         self.terminal && !has_terminal()
     }
 }
@@ -69,6 +101,15 @@ fn ignores_hangups(status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_is_sent_before_anybody_waits_is_not_lost() {
+        let mut asked = Asked::listen();
+        let own = std::process::id().to_string();
+        assert!(std::process::Command::new("kill").args(["-TERM", &own]).status().unwrap().success());
+        let ended = asked.until_ended(|| unreachable!("SIGTERM is no SIGHUP"));
+        tokio::time::timeout(std::time::Duration::from_secs(60), ended).await.unwrap();
+    }
 
     #[test]
     fn ignored_hangups_are_seen_in_the_processs_status() {

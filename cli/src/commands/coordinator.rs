@@ -8,7 +8,7 @@ use crate::{
     failure::Failure,
     local::{DataFolder, Record, copies},
     settings::Key,
-    signals,
+    signals::Asked,
 };
 use planforge_coordinator::{
     blobs::{CloudBlobsOptions, ScrubOptions},
@@ -187,9 +187,13 @@ impl ListenArgs {
         Ok(store_url(context, self.store_file.as_deref(), self.store.as_deref())?.is_some())
     }
 
-    /// Starts a coordinator on the data folder; its socket there serves this user's own commands. `None`: asked to end while
-    /// another one led.
-    pub async fn start(&self, context: &Context<'_>, folder: &DataFolder) -> Result<Option<Coordinator>, Failure> {
+    /// Starts a coordinator on the data folder; its socket there serves this user's own commands. With it comes what it
+    /// has been asked since. `None`: asked to end while another one led.
+    pub async fn start(
+        &self,
+        context: &Context<'_>,
+        folder: &DataFolder,
+    ) -> Result<Option<(Coordinator, Asked)>, Failure> {
         if self.lease_ms < self.heartbeat_ms.saturating_mul(2) {
             let message =
                 format!("a lease of {} ms ends between two heartbeats of {} ms", self.lease_ms, self.heartbeat_ms);
@@ -279,33 +283,37 @@ impl ListenArgs {
         let until = Instant::now() + OTHERS_END_LIMIT;
         let mut told = false;
         // Before a farm of this machine alone is open, nothing is lost by an end without a word.
-        let mut ended = pin!(async {
-            match is_shared {
-                true => signals::service_ended(|| reread.notify_one()).await,
-                false => std::future::pending().await,
-            }
-        });
-        loop {
-            let mut starting = pin!(Coordinator::start(config.clone()));
-            let started = loop {
-                tokio::select! {
-                    started = &mut starting => break started,
-                    Ok(()) = standing_by.changed() => context.printer.note(&standing_by.borrow_and_update()),
-                    () = &mut ended => return Ok(None),
+        let mut asked = is_shared.then(Asked::listen);
+        let started = {
+            let mut ended = pin!(async {
+                match &mut asked {
+                    Some(asked) => asked.until_ended(|| reread.notify_one()).await,
+                    None => std::future::pending().await,
                 }
-            };
-            match started {
-                // A command that looked something up hosts the farm for a moment.
-                Err(StartError::Locked { .. }) if Instant::now() < until => {
-                    if !told {
-                        context.printer.note("another planforge process has the data folder: waiting for its end");
-                        told = true;
+            });
+            loop {
+                let mut starting = pin!(Coordinator::start(config.clone()));
+                let started = loop {
+                    tokio::select! {
+                        started = &mut starting => break started,
+                        Ok(()) = standing_by.changed() => context.printer.note(&standing_by.borrow_and_update()),
+                        () = &mut ended => return Ok(None),
                     }
-                    tokio::time::sleep(TRY_AGAIN).await;
+                };
+                match started {
+                    // A command that looked something up hosts the farm for a moment.
+                    Err(StartError::Locked { .. }) if Instant::now() < until => {
+                        if !told {
+                            context.printer.note("another planforge process has the data folder: waiting for its end");
+                            told = true;
+                        }
+                        tokio::time::sleep(TRY_AGAIN).await;
+                    }
+                    started => break started?,
                 }
-                started => return Ok(Some(started?)),
             }
-        }
+        };
+        Ok(Some((started, asked.unwrap_or_else(Asked::listen))))
     }
 }
 
@@ -355,10 +363,10 @@ pub fn reload(context: &Context<'_>, coordinator: &Coordinator) {
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
-    let Some(coordinator) = args.listen.start(context, &folder).await? else { return Ok(()) };
+    let Some((coordinator, mut asked)) = args.listen.start(context, &folder).await? else { return Ok(()) };
     let _record = announce(context, &coordinator, &folder)?;
     let result = tokio::select! {
-        () = signals::service_ended(|| reload(context, &coordinator)) => Ok(()),
+        () = asked.until_ended(|| reload(context, &coordinator)) => Ok(()),
         failure = superseded(&coordinator, args.listen.is_shared(context)?) => Err(failure),
     };
     context.printer.note("ending: what was accepted is kept");

@@ -5,7 +5,6 @@ use crate::{
     context::Context,
     failure::Failure,
     local::{Agent, DataFolder, state_folder},
-    signals,
 };
 use planforge_client::Endpoint;
 use std::time::Duration;
@@ -21,12 +20,12 @@ pub struct Args {
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
-    let Some(coordinator) = args.listen.start(context, &folder).await? else { return Ok(()) };
+    let Some((coordinator, mut asked)) = args.listen.start(context, &folder).await? else { return Ok(()) };
     let cache_bytes = context.settings.agent_cache_bytes()?;
     let mut agent = Agent::start(Endpoint::unix(folder.socket_path()), &state_folder(folder.path()), cache_bytes)?;
     let _record = announce(context, &coordinator, &folder)?;
     let result = tokio::select! {
-        () = signals::service_ended(|| reload(context, &coordinator)) => Ok(()),
+        () = asked.until_ended(|| reload(context, &coordinator)) => Ok(()),
         failure = watch(&mut agent) => Err(failure),
         failure = superseded(&coordinator, args.listen.is_shared(context)?) => Err(failure),
     };
