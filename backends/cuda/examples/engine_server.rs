@@ -2,14 +2,15 @@
 //! (`tests/bench/cuda-vs-pytorch`).
 //!
 //!     engine_server MODEL.onnx BATCH CACHE [--level 0..5] [--contexts N] [--libraries-behind]
-//!                   [--approximate-gelu]
-//!     engine_server MODEL.onnx BATCH --steps
+//!                   [--approximate-gelu] [--fp32]
+//!     engine_server MODEL.onnx BATCH --steps [--fp32]
 //!
 //! Open dimensions get the size BATCH. Times of tactics and compiled kernels are kept in the folder CACHE. With
 //! `--steps` nothing touches a device: the engine's steps are listed. With `--libraries-behind` every kernel of a library
 //! waits for the end of what is ahead of it, whether that is needed or not: for measuring what an early begin gives. With
-//! `--approximate-gelu` GELU by tanh may stand in for GELU by erf: for measuring what exactness costs. Else one line of
-//! JSON says what was built, and every command on standard input is answered by one line of JSON:
+//! `--approximate-gelu` GELU by tanh may stand in for GELU by erf: for measuring what exactness costs. The engine
+//! computes in fp16, with `--fp32` in fp32 that nothing rounds to TF32. Else one line of JSON says what was built, and
+//! every command on standard input is answered by one line of JSON:
 //!
 //! | command | answer |
 //! |---|---|
@@ -57,12 +58,14 @@ struct Arguments {
     contexts: usize,
     libraries_behind: bool,
     approximate_gelu: bool,
+    kind: Kind,
 }
 
 fn arguments() -> Outcome<Arguments> {
     let mut positional = Vec::new();
     let (mut level, mut contexts, mut steps) = (3, 1, false);
     let (mut libraries_behind, mut approximate_gelu) = (false, false);
+    let mut kind = Kind::F16;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number =
@@ -73,6 +76,7 @@ fn arguments() -> Outcome<Arguments> {
             "--steps" => steps = true,
             "--libraries-behind" => libraries_behind = true,
             "--approximate-gelu" => approximate_gelu = true,
+            "--fp32" => kind = Kind::F32,
             _ => positional.push(word),
         }
     }
@@ -86,10 +90,11 @@ fn arguments() -> Outcome<Arguments> {
             contexts,
             libraries_behind,
             approximate_gelu,
+            kind,
         }),
         _ => Err("usage: engine_server MODEL.onnx BATCH CACHE [--level N] [--contexts N] [--libraries-behind] \
-              [--approximate-gelu], \
-              or MODEL.onnx BATCH --steps"
+              [--approximate-gelu] [--fp32], \
+              or MODEL.onnx BATCH --steps [--fp32]"
             .into()),
     }
 }
@@ -113,7 +118,7 @@ fn profile(model: &Model, batch: u64) -> OptimizationProfile {
 fn lowered(arguments: &Arguments) -> Outcome<Lowered> {
     let model = Model::open(&arguments.model)?;
     let graph = planforge_import::import(&model, Some(&profile(&model, arguments.batch)))?;
-    Ok(lower(&planforge_passes::pipeline(graph, Target::default())?.graph, Kind::F16)?)
+    Ok(lower(&planforge_passes::pipeline(graph, Target::default())?.graph, arguments.kind)?)
 }
 
 fn main() -> Outcome<()> {

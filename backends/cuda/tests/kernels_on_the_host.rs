@@ -56,11 +56,13 @@ fn convolutions() {
     let usual = || Conv2d { x: [2, 24, 7, 9], out: 40, ..Conv2d::default() };
     convolution("3x3 with residual", Conv2d { residual: true, ..usual() }, &ALL);
     let odd = Conv2d { x: [1, 40, 7, 5], out: 24, taps: [1, 1], strides: [2, 2], pads: [0; 4], ..usual() };
-    convolution("1x1 by two", Conv2d { activation: Some(Activation::HardSwish), ..odd }, &[Kind::F16]);
+    convolution("1x1 by two", Conv2d { activation: Some(Activation::HardSwish), ..odd }, &[Kind::F16, Kind::F32]);
     // Few pixels and many channels: blocks share the sum.
-    convolution("3x3 of few pixels", Conv2d { x: [1, 128, 4, 4], out: 64, ..usual() }, &HALVES);
+    convolution("3x3 of few pixels", Conv2d { x: [1, 128, 4, 4], out: 64, ..usual() }, &ALL);
+    // Multiples of four channels, which f32 copies at once and halves do not.
+    convolution("3x3 of 12 channels", Conv2d { x: [2, 12, 9, 8], out: 20, ..usual() }, &[Kind::F32]);
     let wide = Conv2d { x: [1, 16, 10, 11], out: 32, pads: [2, 1, 3, 2], dilation: 2, ..usual() };
-    convolution("3x3 dilated, padded unevenly", wide, &[Kind::F16]);
+    convolution("3x3 dilated, padded unevenly", wide, &[Kind::F16, Kind::F32]);
     let pixel = Conv2d { x: [3, 96, 1, 1], out: 40, taps: [1, 1], pads: [0; 4], ..usual() };
     convolution("one pixel", Conv2d { activation: Some(Activation::Silu), ..pixel }, &[Kind::F16]);
     let linear = Conv2d { x: [2, 48, 5, 7], activation: None, taps: [5, 3], ..usual() };
@@ -96,7 +98,7 @@ fn products() {
     for (m, n, k, activation, residual, kinds) in [
         (70, 40, 128, None, false, &ALL[..]),
         (1, 100, 96, None, false, &ALL),
-        (37, 56, 72, Some(Activation::Gelu(GeluForm::Erf)), false, &[Kind::F16]),
+        (37, 56, 72, Some(Activation::Gelu(GeluForm::Erf)), false, &[Kind::F16, Kind::F32]),
         (33, 64, 64, Some(Activation::HardSwish), true, &[Kind::F16, Kind::F32]),
         (5, 7, 11, Some(Activation::Silu), true, &[Kind::F16, Kind::F32]),
     ] {

@@ -5,7 +5,8 @@
     python3 tests/bench/cuda-vs-pytorch detector --cache FOLDER --streams                        batch 16 on 4 streams
     python3 tests/bench/cuda-vs-pytorch --table FOLDER                                           the tables of all rows
     python3 tests/bench/cuda-vs-pytorch zoo --peers graph-fp16,reduce-overhead [--missing] ...   networks of torchvision
-    python3 tests/bench/cuda-vs-pytorch --zoo-table FOLDER                                       their table
+    python3 tests/bench/cuda-vs-pytorch zoo --precision fp32 --batches 8 ...                     without TF32 on either side
+    python3 tests/bench/cuda-vs-pytorch --zoo-table FOLDER [--precision fp32 --batches 8]        their table
 
 MODEL is one of resnet50, detector, mobilenet_v3_large, efficientnet_b0, vit_b_16, bert_base; or all; or a network of
 torchvision that `grid.py` lists, or zoo for all of those. PyTorch's own
@@ -58,9 +59,12 @@ def arguments():
     parser.add_argument("--batches", type=numbers, help="only these")
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("/tmp/cuda-vs-pytorch"))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("cuda-vs-pytorch-results"))
+    parser.add_argument(
+        "--precision", choices=("fp16", "fp32"), default="fp16", help="of ours; fp32 is held to peers without TF32"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--level", type=int, default=3, help="how hard our tuner searches, 0 to 5")
-    parser.add_argument("--peers", type=names, help=f"only these of {', '.join(grid.ENGINES[1:])}")
+    parser.add_argument("--peers", type=names, help=f"only these of {', '.join(name for name in grid.ENGINES if not grid.is_own(name))}")
     parser.add_argument("--no-ours", action="store_true", help="leave our engine out")
     parser.add_argument("--warm", action="store_true", help="build ours once more after each cell, from its warm cache")
     parser.add_argument("--peer-seconds", type=float, default=240, help="most for getting one engine ready")
@@ -82,7 +86,7 @@ def arguments():
         parser.error("--streams takes one model")
     if given.fill and given.seconds is None:
         given.seconds = FILL_S
-    unknown = [name for name in given.peers or [] if name not in grid.ENGINES[1:]]
+    unknown = [name for name in given.peers or [] if name not in grid.ENGINES or grid.is_own(name)]
     if unknown:
         parser.error(f"unknown peers: {', '.join(unknown)}")
     return given
@@ -98,7 +102,7 @@ def main():
     if given.zoo_table:
         import table
 
-        print(table.zoo_markdown(given.zoo_table))
+        print(table.zoo_markdown(given.zoo_table, given.precision, given.batches or grid.ZOO_BATCHES))
         return
     limits.end_on_request()
     given.cache.mkdir(parents=True, exist_ok=True)

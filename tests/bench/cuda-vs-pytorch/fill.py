@@ -15,7 +15,7 @@ from limits import log
 def steps(run):
     """Every step of this model as (batch, engine); a peer that compiles nothing has none."""
     wanted = [(batch, name) for batch in run.batches for name in run.order(batch)]
-    return [step for step in wanted if step[1] == grid.OURS or step[1] in grid.COMPILED]
+    return [step for step in wanted if grid.is_own(step[1]) or step[1] in (*grid.COMPILED, *grid.PEERS_FP32)]
 
 
 def key(run, batch, name):
@@ -33,7 +33,7 @@ def fill(run):
         began, error = time.monotonic(), None
         try:
             with limits.limit(seconds, key(run, batch, name)):
-                if name == grid.OURS:
+                if grid.is_own(name):
                     run.engine(batch).close()
                 else:
                     run.peer(name, batch, run.sets(batch))

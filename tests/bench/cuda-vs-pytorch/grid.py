@@ -3,7 +3,10 @@
 OURS = "planforge-fp16"
 EAGER = ("eager-fp32", "eager-fp32-no-tf32", "eager-fp16", "graph-fp16")
 COMPILED = ("reduce-overhead", "max-autotune")
-ENGINES = (OURS, *EAGER, *COMPILED)
+# Nothing of these is rounded to TF32.
+OURS_FP32 = "planforge-fp32"
+PEERS_FP32 = ("graph-fp32", "reduce-overhead-fp32")
+ENGINES = (OURS, *EAGER, *COMPILED, OURS_FP32, *PEERS_FP32)
 
 MODELS = ("resnet50", "detector", "mobilenet_v3_large", "efficientnet_b0", "vit_b_16", "bert_base")
 USUAL_BATCHES = (1, 8, 32)
@@ -66,7 +69,23 @@ def zoo_cells():
     return [(model, batch) for model in ZOO for batch in ZOO_BATCHES]
 
 
-def peers(model, batch):
+def own(precision="fp16"):
+    """Our engine of that precision."""
+    return OURS_FP32 if precision == "fp32" else OURS
+
+
+def is_own(engine):
+    return engine in (OURS, OURS_FP32)
+
+
+def must_peers(precision="fp16"):
+    """Those that ours has to be faster than."""
+    return PEERS_FP32 if precision == "fp32" else MUST_PEERS
+
+
+def peers(model, batch, precision="fp16"):
     """The peers of a cell."""
+    if precision == "fp32":
+        return PEERS_FP32
     tuned = model in MAX_AUTOTUNE_MODELS and batch in MAX_AUTOTUNE_BATCHES
     return EAGER + COMPILED[: 2 if tuned else 1]

@@ -44,6 +44,7 @@ class Run:
         self.name = name
         # Ratios are only taken between rows of one run.
         self.started = int(time.time())
+        self.own = grid.own(given.precision)
         self.batches = given.batches or grid.batches(self.name)
         with self.part("making the module"):
             self.module = models.settle(models.module(self.name).cuda(), self.name, "cuda")
@@ -72,14 +73,15 @@ class Run:
         import ours
 
         model = self.onnx()
-        cache = self.given.cache / "planforge" / f"{self.name}-{batch}"
+        cache = self.given.cache / self.own / f"{self.name}-{batch}"
         cold = not cache.exists()
-        with self.part(f"batch {batch}: {grid.OURS} ready"):
+        with self.part(f"batch {batch}: {self.own} ready"):
             began = time.monotonic()
-            made = ours.Engine(model, batch, cache, contexts, self.given.level, self.given.cache / "engine.log")
+            log_file = self.given.cache / "engine.log"
+            made = ours.Engine(model, batch, cache, contexts, self.given.level, log_file, self.given.precision)
             made.built["ready_s"] = round(time.monotonic() - began, 2)
         made.built["cold"], made.built["warm"] = cold, made.built["timed"] == 0
-        rows.append(self.given.out, "builds", [{"model": self.name, "batch": batch, "contexts": contexts, **made.built}])
+        rows.append(self.given.out, "builds", [{"model": self.name, "batch": batch, "contexts": contexts, "precision": self.given.precision, **made.built}])
         log(f"ours, batch {batch}: {made.built}")
         return made
 
@@ -100,14 +102,14 @@ class Run:
 
     def wanted(self, batch):
         """Peers of a cell, as far as they were asked for."""
-        wanted = grid.peers(self.name, batch)
+        wanted = grid.peers(self.name, batch, self.given.precision)
         return [name for name in wanted if not self.given.peers or name in self.given.peers]
 
     def order(self, batch):
         """Every engine of a cell; the one that takes longest to get ready comes last."""
         wanted = self.wanted(batch)
         at = wanted.index("max-autotune") if "max-autotune" in wanted else len(wanted)
-        return wanted[:at] + ([] if self.given.no_ours else [grid.OURS]) + wanted[at:]
+        return wanted[:at] + ([] if self.given.no_ours else [self.own]) + wanted[at:]
 
     def forget(self):
         """Frees what a cell held."""
@@ -136,7 +138,7 @@ class Turn:
 
     def __init__(self, run, name, batch, sets, compared, expected, cell):
         self.name, self.count, self.samples = name, 10, timing.Samples()
-        if name == grid.OURS:
+        if grid.is_own(name):
             self.engine = run.engine(batch)
             try:
                 self.engine.feed(run.names, sets)
@@ -157,12 +159,12 @@ class Turn:
         log(f"{name} ready, relative RMS {error:.1e}")
 
     def take(self):
-        timed = timing.time_ours if self.name == grid.OURS else timing.time_peer
+        timed = timing.time_ours if grid.is_own(self.name) else timing.time_peer
         timed(self.engine, self.samples, self.count)
         self.count = timing.calls_a_round(self.samples.call["static"][-1])
 
     def close(self):
-        if self.name == grid.OURS:
+        if grid.is_own(self.name):
             self.engine.close()
         self.engine = None
 
@@ -227,7 +229,7 @@ def measure_cell(run, batch):
         with run.part(f"batch {batch}: timing"):
             time_in_turns(run, batch, cell, deadline, turns)
         for turn in turns:
-            if turn.name == grid.OURS:
+            if grid.is_own(turn.name):
                 with run.part(f"batch {batch}: layers of ours"), limits.limit(TURN_S, "the layers"):
                     cell.set(turn.name, layers=turn.engine.ask("layers")["layers"])
     except (Exception, limits.OutOfTime) as error:

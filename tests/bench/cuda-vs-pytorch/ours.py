@@ -26,8 +26,9 @@ def program():
 class Engine:
     """Builds the engine of one cell; `built` says how."""
 
-    def __init__(self, model, batch, cache, contexts=1, level=3, log=None):
+    def __init__(self, model, batch, cache, contexts=1, level=3, log=None, precision="fp16"):
         command = [str(program()), str(model), str(batch), str(cache), "--contexts", str(contexts), "--level", str(level)]
+        command += ["--fp32"] if precision == "fp32" else []
         self.log = open(log, "a+") if log else tempfile.TemporaryFile("w+")
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if pathlib.Path("/dev/shm").is_dir() else None)
         self.process = subprocess.Popen(

@@ -8,6 +8,8 @@
 | `graph-fp16` | that, captured in a CUDA graph; rotated inputs are copied into the graph's buffers |
 | `reduce-overhead` | torch.compile of the half-precision module, mode reduce-overhead (Inductor with CUDA graphs) |
 | `max-autotune` | likewise, mode max-autotune |
+| `graph-fp32` | the module with TF32 off everywhere, cuDNN benchmark on, captured in a CUDA graph |
+| `reduce-overhead-fp32` | that module by torch.compile, mode reduce-overhead |
 
 The compiled modes copy their inputs into their graphs' buffers by themselves, in both columns; what such a copy takes
 stands beside the times as `input_copy_ms`.
@@ -18,6 +20,8 @@ import copy
 import time
 
 import torch
+
+import grid
 
 CAPTURE_WARM_UPS = 3
 
@@ -37,7 +41,7 @@ def settings(name):
     """The flags an engine is prepared and run under."""
     if name == "eager-fp32":
         return flags(False, True, False)
-    if name == "eager-fp32-no-tf32":
+    if name in ("eager-fp32-no-tf32", *grid.PEERS_FP32):
         return flags(False, False, True)
     return flags(True, True, True)
 
@@ -55,8 +59,10 @@ class Peer:
     def __init__(self, name, model, sets):
         self.name = name
         began = time.monotonic()
+        # What an engine's own inputs are.
+        self.own = tuple if "fp32" in name else in_half
         # Copies are made as users make them, outside of inference mode.
-        if not name.startswith("eager-fp32"):
+        if "fp32" not in name:
             model = copy.deepcopy(model).half()
             if sets[0][0].dim() == 4:
                 model = model.to(memory_format=torch.channels_last)
@@ -70,26 +76,25 @@ class Peer:
 
     def _prepare(self, model, sets):
         if self.name.startswith("eager"):
-            own = (lambda tensors: tensors) if self.name.startswith("eager-fp32") else in_half
             self.static = lambda: model(*sets[0])
             self.rotated = lambda number: model(*sets[number % len(sets)])
-            self.compute = lambda tensors: model(*own(tensors))
-        elif self.name == "graph-fp16":
+            self.compute = lambda tensors: model(*self.own(tensors))
+        elif self.name.startswith("graph"):
             self._capture(model, sets)
         else:
             self._compile(model, sets)
 
-    def _capture(self, half, sets):
+    def _capture(self, model, sets):
         fixed = tuple(tensor.clone() for tensor in sets[0])
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(CAPTURE_WARM_UPS):
-                half(*fixed)
+                model(*fixed)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            output = half(*fixed)
+            output = model(*fixed)
 
         def run(tensors=None):
             if tensors is not None:
@@ -100,10 +105,10 @@ class Peer:
 
         self.static = run
         self.rotated = lambda number: run(sets[number % len(sets)])
-        self.compute = lambda tensors: run(in_half(tensors))
+        self.compute = lambda tensors: run(self.own(tensors))
 
-    def _compile(self, half, sets):
-        compiled = torch.compile(half, mode=self.name, dynamic=False)
+    def _compile(self, model, sets):
+        compiled = torch.compile(model, mode=self.name.removesuffix("-fp32"), dynamic=False)
 
         def call(tensors):
             torch.compiler.cudagraph_mark_step_begin()
@@ -113,4 +118,4 @@ class Peer:
             call(sets[number % len(sets)])
         self.static = lambda: call(sets[0])
         self.rotated = lambda number: call(sets[number % len(sets)])
-        self.compute = lambda tensors: call(in_half(tensors))
+        self.compute = lambda tensors: call(self.own(tensors))

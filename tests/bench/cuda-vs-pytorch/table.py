@@ -17,10 +17,13 @@ from grid import (
     OURS,
     RELATIVE_RMS_MAX,
     WARM_BUILD_MAX_S,
+    ZOO_BATCHES,
     cells,
+    must_peers,
     peers,
     zoo_cells,
 )
+from grid import own as own_engine
 
 SHOWN_LAYERS = 10
 
@@ -57,10 +60,10 @@ class Results:
     def latest(self, cell, engine, field):
         return next((row[field] for row in self.rows(cell, engine) if row.get(field) is not None), None)
 
-    def ratio(self, cell, peer, measure):
+    def ratio(self, cell, peer, measure, ours=OURS):
         """The peer's time over ours, of the latest run that has both."""
         for row in self.rows(cell, peer):
-            for own in self.rows(cell, OURS):
+            for own in self.rows(cell, ours):
                 if measure in row and measure in own and row.get("run") == own.get("run"):
                     return row[measure] / own[measure]
         return None
@@ -210,24 +213,26 @@ def layers(results, cell):
     return head + grid(["ms", "share", "TFLOP/s", "GB/s", "kind", "tactic", "step"], body)
 
 
-def zoo_markdown(folder):
+def zoo_markdown(folder, precision="fp16", batches=ZOO_BATCHES):
     """The networks that nobody tuned for: by measure, the time of the better of the two peers over ours."""
     results = Results(kept.all_rows(folder))
     measures = MEASURES[1:3]
+    own, against = own_engine(precision), must_peers(precision)
+    wanted = [(model, batch) for model, batch in zoo_cells() if batch in batches]
     body, worst = [], {measure: [] for measure in measures}
-    for cell in zoo_cells():
+    for cell in wanted:
         shown = []
         for measure in measures:
-            found = [results.ratio(cell, peer, measure) for peer in MUST_PEERS]
+            found = [results.ratio(cell, peer, measure, own) for peer in against]
             whole = None not in found
             worst[measure] += [min(found)] if whole else []
-            shown += [number(results.latest(cell, OURS, measure)), *(number(ratio, 2) for ratio in found)]
-        errors = [results.latest(cell, engine, "relative_rms") for engine in (OURS, MUST_PEERS[0])]
+            shown += [number(results.latest(cell, own, measure)), *(number(ratio, 2) for ratio in found)]
+        errors = [results.latest(cell, engine, "relative_rms") for engine in (own, against[0])]
         body.append([*cell, *shown, *("–" if error is None else f"{error:.1e}" for error in errors)])
     head = ["model", "batch"]
     for measure in measures:
-        head += [f"ours ms ({title(measure)})", *(f"{peer} / ours" for peer in MUST_PEERS)]
-    lines = grid([*head, "relative RMS, ours", f"relative RMS, {MUST_PEERS[0]}"], body) + [""]
+        head += [f"ours ms ({title(measure)})", *(f"{peer} / ours" for peer in against)]
+    lines = grid([*head, "relative RMS, ours", f"relative RMS, {against[0]}"], body) + [""]
     for measure, found in worst.items():
         if found:
             mean = math.exp(sum(map(math.log, found)) / len(found))
@@ -236,8 +241,8 @@ def zoo_markdown(folder):
                 f"- {title(measure)}: faster than both in {faster} of {len(found)} cells measured of {len(body)}, against the "
                 f"better of the two {mean:.2f} x in the geometric mean, {min(found):.2f} x at the least"
             )
-    missing = [f"{model} {batch}: {results.reason((model, batch), OURS)}" for model, batch in zoo_cells()
-               if results.reason((model, batch), OURS)]  # fmt: skip
+    missing = [f"{model} {batch}: {results.reason((model, batch), own)}" for model, batch in wanted
+               if results.reason((model, batch), own)]  # fmt: skip
     lines += ["", "Not measured, of ours: " + ("; ".join(missing) or "nothing") + "."]
     versioned = versions(kept.all_rows(folder))
     return "\n".join([*versioned, "", *lines]) + "\n"

@@ -50,6 +50,16 @@ class Tables(unittest.TestCase):
         self.assertIn("| 1.0e-03 | 2.0e-03 |", text)
         self.assertIn(f"{grid.zoo_cells()[2][0]} 1: not run", text)
 
+    def test_the_zoo_in_fp32_is_held_against_peers_in_fp32(self):
+        model, batch = grid.zoo_cells()[1]
+        given = [row("graph-fp16", 0.1, model=model, batch=batch), row(grid.OURS, 0.1, model=model, batch=batch)]
+        given += [row(grid.OURS_FP32, 1.0, model=model, batch=batch, relative_rms=1e-6)]
+        given += [row(peer, ms, model=model, batch=batch) for peer, ms in zip(grid.PEERS_FP32, (3.0, 2.0))]
+        rows.append(self.out, "rows", given)
+        text = table.zoo_markdown(self.out, "fp32", [batch])
+        self.assertIn("faster than both in 1 of 1 cells measured of 15, against the better of the two 2.00 x", text)
+        self.assertEqual(grid.peers(model, batch, "fp32"), grid.PEERS_FP32)
+
     def test_ratios_are_of_one_run(self):
         given = [row(grid.OURS, 1.0), row("graph-fp16", 3.0), row(grid.OURS, 2.0, run=2), row("max-autotune", 5.0, run=2)]
         results = table.Results(given)

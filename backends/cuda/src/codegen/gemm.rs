@@ -1,5 +1,6 @@
-//! Convolutions and matrix products as one implicit product on tensor cores, with any activation at its end and, on
-//! architectures with clusters, the sum over channels shared by several blocks: for what leaves most of a device idle.
+//! Convolutions and matrix products as one implicit product, of halves on tensor cores and of f32 on ordinary ones, with
+//! any activation at its end and, on architectures with clusters, the sum over channels shared by several blocks: for
+//! what leaves most of a device idle.
 
 use super::{
     ALONE_BYTES, Generated, PRELUDE, TENSOR_PRELUDE, blocks, c_float, c_type,
@@ -13,8 +14,8 @@ use crate::{
 use planforge_graph::ir::Activation;
 use std::fmt::Write as _;
 
-/// Channels that are copied at once: 16 bytes of halves.
-const CHUNK: u64 = 8;
+/// What is copied at once.
+const CHUNK_BYTES: u64 = 16;
 /// First architecture whose blocks form clusters.
 const CLUSTERS_SINCE: u32 = 90;
 /// First architecture that multiplies bf16.
@@ -56,8 +57,14 @@ struct Image {
     dilations: [u64; 2],
 }
 
+/// Channels that are copied at once.
+fn chunk(kind: Kind) -> u64 {
+    CHUNK_BYTES / kind.bytes()
+}
+
 fn aligned(view: &View, pitch: u64) -> bool {
-    view.offset.is_multiple_of(CHUNK) && pitch.is_multiple_of(CHUNK)
+    let chunk = chunk(view.kind);
+    view.offset.is_multiple_of(chunk) && pitch.is_multiple_of(chunk)
 }
 
 impl Problem {
@@ -90,7 +97,7 @@ impl Problem {
         };
         let images = [Some(&conv.x), Some(&conv.y), conv.residual.as_ref()];
         let fits = conv.groups == 1
-            && c.is_multiple_of(CHUNK)
+            && c.is_multiple_of(chunk(conv.x.kind))
             && c == conv.x.dims[1]
             && images.into_iter().flatten().all(|view| view.is_channels_last() && aligned(view, view.pixel_pitch()));
         (fits && problem.is_possible(&[&conv.x, &conv.w, &conv.y])).then_some(problem)
@@ -124,13 +131,13 @@ impl Problem {
             w_is_constant,
             image: None,
         };
-        let fits = batch == 1 && k.is_multiple_of(CHUNK);
+        let fits = batch == 1 && k.is_multiple_of(chunk(product.a.kind));
         (fits && problem.is_possible(&[&product.a, &product.b, &product.y])).then_some(problem)
     }
 
     fn is_possible(&self, views: &[&View]) -> bool {
-        matches!(self.kind, Kind::F16 | Kind::Bf16)
-            && self.n.is_multiple_of(CHUNK)
+        matches!(self.kind, Kind::F32 | Kind::F16 | Kind::Bf16)
+            && self.n.is_multiple_of(chunk(self.kind))
             && views.iter().all(|view| {
                 let end = view.end_bytes().is_some_and(|end| end / view.kind.bytes() < MAX_ELEMENTS);
                 view.kind == self.kind && end
@@ -158,6 +165,23 @@ const fn tile(m: u64, n: u64, k: u64, stages: u64, warps_m: u64, warps_n: u64) -
 const READ_AGAIN_UP_TO: u64 = 512;
 /// Shared memory that the system keeps of every block.
 const RESERVED_BYTES: u64 = 1 << 10;
+
+/// Of f32: a warp's threads lie eight by four, and compute at most eight by eight sums each.
+const TILES_F32: [Tile; 13] = [
+    tile(128, 128, 32, 2, 2, 4),
+    tile(128, 128, 32, 3, 2, 4),
+    tile(128, 64, 32, 3, 2, 2),
+    tile(128, 64, 16, 4, 2, 2),
+    tile(64, 128, 32, 3, 1, 4),
+    tile(64, 128, 16, 4, 1, 4),
+    tile(128, 32, 32, 3, 2, 1),
+    tile(64, 64, 32, 3, 1, 2),
+    tile(64, 64, 16, 4, 1, 2),
+    tile(64, 64, 32, 3, 2, 2),
+    tile(64, 32, 32, 3, 2, 1),
+    tile(32, 64, 32, 4, 1, 2),
+    tile(32, 32, 32, 4, 1, 1),
+];
 
 /// Tiles with 32 columns or more to a warp. Small pipelines are for short sums, where several blocks must be in flight;
 /// deep ones for long sums of few blocks.
@@ -209,10 +233,30 @@ impl Tile {
         self.warps_m * self.warps_n * 32
     }
 
-    fn shared_bytes(self) -> u64 {
-        let pipeline = self.stages * (self.m + self.n) * self.k * 2;
+    fn shared_bytes(self, kind: Kind) -> u64 {
+        let pipeline = self.stages * (self.m + self.n) * self.k * kind.bytes();
         let sums = if self.split > 1 { self.m * self.n * 4 } else { 0 };
         pipeline.max(sums)
+    }
+
+    /// Whether the steps of a stage stay a loop, and of how many blocks a multiprocessor has to hold the registers. For f32
+    /// as measured: 64 sums of a thread over 32 channels are faster in a loop, where three warps share a scheduler; of
+    /// less, two warps that have everything laid out before them.
+    fn registers(self, kind: Kind) -> (bool, u64) {
+        if kind != Kind::F32 {
+            return (false, 1);
+        }
+        let rolled = self.threads() <= 128 && self.k == 32 && self.m / self.warps_m == 64;
+        let warps = if rolled { 12 } else { 8 };
+        (rolled, (warps * 32 / self.threads()).max(1))
+    }
+
+    /// Operations in f32 a cycle and multiprocessor where it holds so many blocks: of more sums a thread reads less for
+    /// each, and each of the four schedulers needs two warps. Orders what was measured on an H200 as it was measured.
+    fn math_f32(self, resident: u64) -> u64 {
+        let sums = self.m * self.n / self.threads();
+        let most = if sums >= 64 { 190 } else { 165 };
+        most * (resident * self.warps_m * self.warps_n).min(8) / 8
     }
 
     /// A rough count of cycles, good for ordering only.
@@ -226,11 +270,13 @@ impl Tile {
         let sms = u64::from(device.sm_count.max(1));
         let blocks = problem.m.div_ceil(self.m) * problem.n.div_ceil(self.n) * self.split;
         let steps = problem.k.div_ceil(self.k).div_ceil(self.split);
-        let each = (2 * self.m * self.n * self.k / MATH).max((self.m + self.n) * self.k * 2 / BYTES);
         let shared = u64::from(device.shared_block_bytes) + RESERVED_BYTES;
-        let most = (shared / (self.shared_bytes() + RESERVED_BYTES)).min(1536 / self.threads());
+        let most = (shared / (self.shared_bytes(problem.kind) + RESERVED_BYTES)).min(1536 / self.threads());
         let resident = blocks.div_ceil(sms).clamp(1, most.max(1));
         let waves = blocks.div_ceil(sms * resident);
+        let math = if problem.kind == Kind::F32 { self.math_f32(resident) } else { MATH };
+        let read = (self.m + self.n) * self.k * problem.kind.bytes();
+        let each = (2 * self.m * self.n * self.k / math).max(read / BYTES);
         let join = if self.split > 1 { JOIN } else { 0 };
         let wait = LATENCY / (self.stages - 1);
         waves * ((steps * each * resident).max(steps * wait) + START) + join
@@ -243,10 +289,11 @@ pub fn tiles(problem: &Problem, device: Device, most: usize) -> Vec<Tile> {
         return Vec::new();
     }
     let splits = if device.capability >= CLUSTERS_SINCE { &SPLITS[..] } else { &SPLITS[..1] };
-    let mut found: Vec<Tile> = TILES
+    let all = if problem.kind == Kind::F32 { &TILES_F32[..] } else { &TILES[..] };
+    let mut found: Vec<Tile> = all
         .iter()
         .flat_map(|tile| splits.iter().map(|&split| Tile { split, ..*tile }))
-        .filter(|t| t.shared_bytes() + u64::from(ALONE_BYTES) <= device.shared_block_bytes.into())
+        .filter(|t| t.shared_bytes(problem.kind) + u64::from(ALONE_BYTES) <= device.shared_block_bytes.into())
         // A block that shares adds up at least two steps, and no pipeline is deeper than its sum.
         .filter(|t| {
             let steps = problem.k.div_ceil(t.k).div_ceil(t.split);
@@ -256,7 +303,8 @@ pub fn tiles(problem: &Problem, device: Device, most: usize) -> Vec<Tile> {
         .filter(|t| t.m < 2 * problem.m.next_multiple_of(16) && t.n < 2 * problem.n.next_multiple_of(32))
         .collect();
     found.sort_by_key(|tile| tile.cycles(problem, device));
-    found.truncate(most);
+    // Of f32 they take longer to compile, and differ by less.
+    found.truncate(if problem.kind == Kind::F32 { most.div_ceil(2) } else { most });
     found
 }
 
@@ -269,6 +317,10 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
     };
     define("ELEMENT", &element);
     define("OUT", &element);
+    define("ELEMENT_BYTES", &problem.kind.bytes());
+    let (rolled, at_least) = tile.registers(problem.kind);
+    define("IS_ROLLED", &u8::from(rolled));
+    define("BLOCKS_AT_LEAST", &at_least);
     for (name, value) in [
         ("BM", tile.m),
         ("BN", tile.n),
@@ -324,6 +376,6 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
         source: Source { name: "gemm".into(), text },
         grid: [blocks(grid, 1), tile.split as u32, 1],
         block: [tile.threads() as u32, 1, 1],
-        shared_bytes: tile.shared_bytes() as u32,
+        shared_bytes: tile.shared_bytes(problem.kind) as u32,
     }
 }
