@@ -3,6 +3,96 @@
 
 use crate::isa::multiply_add;
 
+/// Numbers as integers the way `as` makes them: cut toward zero, kept within the type, 0 for what is no number.
+///
+/// For f32 in steps that loops vectorise, which they do not do with `as`.
+pub(crate) trait ToInteger: Copy {
+    fn to_i8(self) -> i8;
+    fn to_u8(self) -> u8;
+    fn to_i16(self) -> i16;
+    fn to_u16(self) -> u16;
+    fn to_i32(self) -> i32;
+}
+
+/// Cut, of a number within bounds that i32 holds; what is no number is the lower one.
+#[inline(always)]
+fn cut(x: f32, low: f32, high: f32) -> i32 {
+    let x = if x > low { x } else { low };
+    let x = if x < high { x } else { high };
+    // SAFETY: a number within the bounds, all of which are well within those of i32.
+    unsafe { x.to_int_unchecked() }
+}
+
+#[inline(always)]
+fn or_zero(x: f32) -> f32 {
+    if x.is_nan() { 0.0 } else { x }
+}
+
+impl ToInteger for f32 {
+    #[inline(always)]
+    fn to_i8(self) -> i8 {
+        cut(or_zero(self), -128.0, 127.0) as i8
+    }
+
+    #[inline(always)]
+    fn to_u8(self) -> u8 {
+        cut(self, 0.0, 255.0) as u8
+    }
+
+    #[inline(always)]
+    fn to_i16(self) -> i16 {
+        cut(or_zero(self), -32_768.0, 32_767.0) as i16
+    }
+
+    #[inline(always)]
+    fn to_u16(self) -> u16 {
+        cut(self, 0.0, 65_535.0) as u16
+    }
+
+    #[inline(always)]
+    fn to_i32(self) -> i32 {
+        const BEYOND: f32 = 2_147_483_648.0;
+        let fits = self > -BEYOND && self < BEYOND;
+        // SAFETY: every number between the two is one of i32 when it is cut.
+        let whole: i32 = unsafe { (if fits { self } else { 0.0 }).to_int_unchecked() };
+        let whole = if self >= BEYOND { i32::MAX } else { whole };
+        if self <= -BEYOND { i32::MIN } else { whole }
+    }
+}
+
+macro_rules! plainly_to_integer {
+    ($number:ty) => {
+        impl ToInteger for $number {
+            #[inline(always)]
+            fn to_i8(self) -> i8 {
+                self as i8
+            }
+
+            #[inline(always)]
+            fn to_u8(self) -> u8 {
+                self as u8
+            }
+
+            #[inline(always)]
+            fn to_i16(self) -> i16 {
+                self as i16
+            }
+
+            #[inline(always)]
+            fn to_u16(self) -> u16 {
+                self as u16
+            }
+
+            #[inline(always)]
+            fn to_i32(self) -> i32 {
+                self as i32
+            }
+        }
+    };
+}
+plainly_to_integer!(f64);
+plainly_to_integer!(i64);
+
 /// Below this, exp is zero in f32 even with subnormals.
 const EXP_LOW: f32 = -87.336_54;
 /// Above this, exp overflows f32.

@@ -146,6 +146,27 @@ pub struct Move {
 /// Bytes that one task of a [`Move`] copies, about: enough to be worth waking a thread.
 const MOVE_TASK_BYTES: usize = 65_536;
 
+/// Where the innermost axis is short, as channels of an image are, runs go along a piece of the axis around it instead, of
+/// which the tasks still take their own parts.
+fn turn_short_runs(axes: &mut Vec<MoveAxis>) {
+    const SHORT: usize = 16;
+    const PIECE: std::ops::RangeInclusive<usize> = 32..=1_024;
+    let [.., around, inner] = axes.as_slice() else { return };
+    let (around, inner) = (*around, *inner);
+    if inner.size >= SHORT || (inner.from == 1 && inner.to == 1) {
+        return;
+    }
+    let Some(piece) = PIECE.rev().find(|piece| around.size.is_multiple_of(*piece)) else { return };
+    // Every index lies within the buffers: so do the strides of whole pieces, but for those that nobody walks.
+    let (Some(from), Some(to)) = (around.from.checked_mul(piece as isize), around.to.checked_mul(piece)) else {
+        return;
+    };
+    axes.truncate(axes.len() - 2);
+    axes.push(MoveAxis { size: around.size / piece, from, to });
+    axes.push(inner);
+    axes.push(MoveAxis { size: piece, ..around });
+}
+
 impl Move {
     /// Copies one element to `to` plus strides for every index over `axes`. `None` when sizes overflow or no buffer is
     /// as long, elements are not of 1, 2, 4 or 8 bytes, there are more than [`AXES_MAX`] axes left after merging, or two
@@ -194,6 +215,9 @@ impl Move {
         let fits = |len: usize| len.checked_mul(element_bytes).is_some_and(|bytes| bytes <= isize::MAX as usize);
         if !fits(from_len) || !fits(to_len) {
             return None;
+        }
+        if merged.len() + 1 < AXES_MAX {
+            turn_short_runs(&mut merged);
         }
         let inner = merged.pop().unwrap_or(MoveAxis { size: 1, from: 1, to: 1 });
         (merged.len() < AXES_MAX).then_some(Self { element_bytes, from, to, outer: merged, inner, from_len, to_len })
@@ -376,6 +400,28 @@ mod tests {
                 want[at.1 * bytes..][..bytes].copy_from_slice(&from[at.0 * bytes..][..bytes]);
             }
             prop_assert!(got == want);
+        }
+    }
+
+    /// An image's planes laid side by side, and back, in runs along its pixels.
+    #[test]
+    fn short_axes_are_not_what_runs_go_along() {
+        for (images, channels, pixels, pitch) in [(2, 3, 64 * 49, 4), (1, 2, 1_000, 2), (1, 3, 31, 3), (2, 5, 1_021, 8)]
+        {
+            let from: Vec<u8> = (0..images * channels * pixels).map(|at| (at * 31 % 251) as u8).collect();
+            let axes = [
+                MoveAxis { size: images, from: (channels * pixels) as isize, to: pixels * pitch },
+                MoveAxis { size: channels, from: pixels as isize, to: 1 },
+                MoveAxis { size: pixels, from: 1, to: pitch },
+            ];
+            let mut got = vec![255; images * pixels * pitch];
+            let copy = Move::new(1, (0, 0), &axes).unwrap();
+            copy.run(&ThreadPool::new(2).unwrap(), &from, &mut got[..copy.needs().1]);
+            for (at, byte) in got.iter().enumerate() {
+                let (image, pixel, channel) = (at / (pixels * pitch), at / pitch % pixels, at % pitch);
+                let want = if channel < channels { from[(image * channels + channel) * pixels + pixel] } else { 255 };
+                assert_eq!(*byte, want, "{images} x {channels} x {pixels}, {at}");
+            }
         }
     }
 

@@ -3,7 +3,8 @@
 use super::{Class, Instruction, NestError, Placed, registers::Banks, registers::Source};
 use crate::{
     isa::{Isa, per_level},
-    math, pointwise,
+    math::{self, ToInteger as _},
+    pointwise,
 };
 use half::{bf16, f16};
 use planforge_types::ElementType;
@@ -328,11 +329,11 @@ macro_rules! to_whole {
         per_level! {
             fn $name(element: ElementType, from: &[$number], to: &mut [i64]) {
                 match element {
-                    ElementType::I8 => map(from, to, |v| i64::from(v as i8)),
-                    ElementType::U8 => map(from, to, |v| i64::from(v as u8)),
-                    ElementType::I16 => map(from, to, |v| i64::from(v as i16)),
-                    ElementType::U16 => map(from, to, |v| i64::from(v as u16)),
-                    ElementType::I32 => map(from, to, |v| i64::from(v as i32)),
+                    ElementType::I8 => map(from, to, |v| i64::from(v.to_i8())),
+                    ElementType::U8 => map(from, to, |v| i64::from(v.to_u8())),
+                    ElementType::I16 => map(from, to, |v| i64::from(v.to_i16())),
+                    ElementType::U16 => map(from, to, |v| i64::from(v.to_u16())),
+                    ElementType::I32 => map(from, to, |v| i64::from(v.to_i32())),
                     ElementType::U32 => map(from, to, |v| i64::from(v as u32)),
                     ElementType::U64 => map(from, to, |v| v as u64 as i64),
                     ElementType::Bool => map(from, to, |v| i64::from(v != 0.0)),

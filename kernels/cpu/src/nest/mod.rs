@@ -11,11 +11,13 @@
 //! | `compute` | what each instruction does, per level |
 //! | [`fold`] | sums, extremes and places of extremes over some axes |
 //! | [`scan`] | softmax and running sums along an axis that is not the last |
+//! | `table` | what is a function of one byte, looked up |
 
 mod compute;
 pub mod fold;
 mod registers;
 pub mod scan;
+mod table;
 
 pub use compute::{Binary, Compare, Unary};
 pub use registers::Source;
@@ -28,6 +30,7 @@ use crate::{
 use planforge_types::ElementType;
 use registers::{Banks, Walker, prepared_axes};
 use std::sync::{Mutex, PoisonError};
+use table::Table;
 
 /// Numbers in one register.
 pub const CHUNK: usize = 512;
@@ -122,6 +125,8 @@ pub struct Nest {
     out: ElementType,
     /// Registers that no task has now.
     idle: Mutex<Vec<Banks>>,
+    /// Where the result is a function of one byte, as far as the operands say.
+    table: Option<Table>,
 }
 
 /// Why numbers could not be computed.
@@ -174,7 +179,8 @@ impl Nest {
                 }
             }
         }
-        Ok(Self { sizes, len, sources, code: placed, banks, out, idle: Mutex::default() })
+        let table = Table::of(&sources, code, out, len);
+        Ok(Self { sizes, len, sources, code: placed, banks, out, idle: Mutex::default(), table })
     }
 
     /// Elements of the result.
@@ -202,6 +208,11 @@ impl Nest {
         assert_eq!(operands.len(), self.sources.len(), "there is not one operand for each source");
         for (source, given) in self.sources.iter().zip(operands) {
             assert!(given.len() >= source.needs_bytes, "an operand is too short");
+        }
+        if let Some(table) = &self.table
+            && table.run(isa, pool, operands, to)
+        {
+            return Ok(());
         }
         let failed = Mutex::new(None);
         for_parts(pool, to, PART * bytes, |task, part| {

@@ -1,7 +1,10 @@
 //! Registers: numbers loaded from operands in strides, and stored.
 
 use super::{AXES_MAX, CHUNK, Class};
-use crate::isa::{Isa, per_level};
+use crate::{
+    isa::{Isa, per_level},
+    math::ToInteger as _,
+};
 use half::{bf16, f16};
 use planforge_types::ElementType;
 
@@ -29,6 +32,22 @@ impl Source {
 
     pub(super) fn class(&self) -> Class {
         self.class
+    }
+
+    /// Where its bytes begin, if it is bytes that follow each other as the elements of the result do.
+    pub(super) fn bytes_from(&self) -> Option<usize> {
+        (self.dense && self.element.bytes() == 1).then_some(self.first)
+    }
+
+    /// Whether it is one number everywhere.
+    pub(super) fn is_one(&self) -> bool {
+        self.strides.iter().all(|stride| *stride == 0)
+    }
+
+    /// The same over one axis, read from the first element on or the one number everywhere.
+    pub(super) fn along(&self, is_one: bool) -> Self {
+        let (first, stride) = if is_one { (self.first, 0) } else { (0, 1) };
+        Self::new(self.element, self.class, first, &[stride])
     }
 }
 
@@ -348,12 +367,12 @@ macro_rules! stores {
                     ElementType::F64 => write(from, to, |v| (v as f64).to_le_bytes()),
                     ElementType::F16 => write(from, to, |$value| f16::from_f64($half).to_le_bytes()),
                     ElementType::Bf16 => write(from, to, |$value| bf16::from_f64($half).to_le_bytes()),
-                    ElementType::I8 => write(from, to, |v| (v as i8).to_le_bytes()),
-                    ElementType::U8 => write(from, to, |v| (v as u8).to_le_bytes()),
+                    ElementType::I8 => write(from, to, |v| v.to_i8().to_le_bytes()),
+                    ElementType::U8 => write(from, to, |v| v.to_u8().to_le_bytes()),
                     ElementType::Bool => write(from, to, |v| [u8::from(v != <$number>::default())]),
-                    ElementType::I16 => write(from, to, |v| (v as i16).to_le_bytes()),
-                    ElementType::U16 => write(from, to, |v| (v as u16).to_le_bytes()),
-                    ElementType::I32 => write(from, to, |v| (v as i32).to_le_bytes()),
+                    ElementType::I16 => write(from, to, |v| v.to_i16().to_le_bytes()),
+                    ElementType::U16 => write(from, to, |v| v.to_u16().to_le_bytes()),
+                    ElementType::I32 => write(from, to, |v| v.to_i32().to_le_bytes()),
                     ElementType::U32 => write(from, to, |v| (v as u32).to_le_bytes()),
                     ElementType::I64 => write(from, to, |v| (v as i64).to_le_bytes()),
                     ElementType::U64 => write(from, to, |v| (v as u64).to_le_bytes()),

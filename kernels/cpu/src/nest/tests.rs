@@ -196,3 +196,93 @@ fn integers_divided_by_zero_are_an_error_and_types_keep_their_range() {
     nest.run(Isa::best(), &pool, &[&raw(&[i32::MAX, 1]), &raw(&[1, 2])], &mut to).unwrap();
     assert_eq!(to, raw(&[i32::MIN, 3]));
 }
+
+/// A chain over bytes, which a table answers, is what it is where there are too few of them for one.
+#[test]
+fn functions_of_one_byte_are_looked_up_exactly() {
+    let code = [
+        Instruction::Load(0),
+        Instruction::Load(1),
+        Instruction::Binary(Binary::Mul, 0, 1),
+        Instruction::Activate(Activation::HardSwish, 2),
+        Instruction::Load(2),
+        Instruction::Binary(Binary::Add, 3, 4),
+        Instruction::Quantize { x: 5, scale: 1, zero: None, low: -128.0, high: 127.0 },
+    ];
+    let raw: Vec<u8> = (0..3 * 4_096usize).map(|at| (at * 167 % 256) as u8).collect();
+    let scale = bytes(&[0.037]);
+    for (element, out) in [
+        (ElementType::I8, ElementType::I8),
+        (ElementType::U8, ElementType::I8),
+        (ElementType::I8, ElementType::F32),
+        (ElementType::U8, ElementType::I64),
+        (ElementType::U8, ElementType::F16),
+    ] {
+        let nest = |sizes: &[usize], strides: &[isize]| {
+            let sources = vec![
+                Source::new(element, Class::Single, 5, strides),
+                Source::new(ElementType::F32, Class::Single, 0, &vec![0; sizes.len()]),
+                // The same once more, held as it is for another use.
+                Source::new(element, Class::Single, 5, strides),
+            ];
+            Nest::new(sizes, sources, &code, out).unwrap()
+        };
+        for isa in Isa::available() {
+            let pool = ThreadPool::new(2).unwrap();
+            let (whole, few) = (nest(&[3, 4_000], &[4_000, 1]), nest(&[100], &[1]));
+            assert!(whole.table.is_some() && few.table.is_none());
+            let mut got = vec![0; whole.len() * out.bytes()];
+            whole.run(isa, &pool, &[&raw, &scale, &raw], &mut got).unwrap();
+            let (mut want, mut part) = (Vec::new(), vec![0; 100 * out.bytes()]);
+            for at in (0..whole.len()).step_by(100) {
+                few.run(isa, &pool, &[&raw[at..], &scale, &raw[at..]], &mut part).unwrap();
+                want.extend_from_slice(&part);
+            }
+            assert_eq!(got, want, "{element} to {out}, {isa:?}");
+            // Two operands that are not one.
+            let other: Vec<u8> = raw.iter().map(|byte| byte ^ 0x55).collect();
+            whole.run(isa, &pool, &[&raw, &scale, &other], &mut got).unwrap();
+            few.run(isa, &pool, &[&raw, &scale, &other], &mut part).unwrap();
+            assert_eq!(got[..part.len()], part);
+        }
+    }
+}
+
+#[test]
+fn a_byte_that_does_not_occur_divides_nothing() {
+    let sources = || {
+        vec![Source::new(ElementType::U8, Class::Whole, 0, &[1]), Source::new(ElementType::I64, Class::Whole, 0, &[0])]
+    };
+    let code = [Instruction::Load(0), Instruction::Load(1), Instruction::Binary(Binary::Div, 1, 0)];
+    let nest = Nest::new(&[4_096], sources(), &code, ElementType::I64).unwrap();
+    let (twos, thousand) = (vec![2; 4_096], 1_000i64.to_le_bytes());
+    let mut got = vec![0; 4_096 * 8];
+    nest.run(Isa::available()[0], &ThreadPool::new(1).unwrap(), &[&twos, &thousand], &mut got).unwrap();
+    assert!(got.as_chunks::<8>().0.iter().all(|raw| i64::from_le_bytes(*raw) == 500));
+}
+
+/// As `as` makes them, of numbers in every binade and beside every bound.
+#[test]
+fn floats_become_integers_as_they_do_by_as() {
+    use crate::math::ToInteger as _;
+    let bounds = [
+        0.0,
+        127.0,
+        128.0,
+        255.0,
+        256.0,
+        32_767.0,
+        32_768.0,
+        65_535.0,
+        65_536.0,
+        2_147_483_648.0,
+        f32::MAX,
+        f32::INFINITY,
+    ];
+    let beside = bounds.iter().flat_map(|&x: &f32| [x.next_down(), x, x.next_up(), x + 0.5, x - 0.5]);
+    let all = (0..=u16::MAX).map(|high| f32::from_bits(u32::from(high) << 16 | 0x1234)).chain(beside);
+    for x in all.flat_map(|x| [x, -x]).chain([f32::NAN]) {
+        assert_eq!((x.to_i8(), x.to_u8()), (x as i8, x as u8), "{x}");
+        assert_eq!((x.to_i16(), x.to_u16(), x.to_i32()), (x as i16, x as u16, x as i32), "{x}");
+    }
+}
