@@ -350,4 +350,29 @@ mod tests {
         edges::<false>();
         edges::<true>();
     }
+
+    /// As `as` makes them, of numbers in every binade and beside every bound.
+    #[test]
+    fn floats_become_integers_as_they_do_by_as() {
+        let bounds = [
+            0.0,
+            127.0,
+            128.0,
+            255.0,
+            256.0,
+            32_767.0,
+            32_768.0,
+            65_535.0,
+            65_536.0,
+            2_147_483_648.0,
+            f32::MAX,
+            f32::INFINITY,
+        ];
+        let beside = bounds.iter().flat_map(|&x: &f32| [x.next_down(), x, x.next_up(), x + 0.5, x - 0.5]);
+        let all = (0..=u16::MAX).map(|high| f32::from_bits(u32::from(high) << 16 | 0x1234)).chain(beside);
+        for x in all.flat_map(|x| [x, -x]).chain([f32::NAN]) {
+            assert_eq!((x.to_i8(), x.to_u8()), (x as i8, x as u8), "{x}");
+            assert_eq!((x.to_i16(), x.to_u16(), x.to_i32()), (x as i16, x as u16, x as i32), "{x}");
+        }
+    }
 }

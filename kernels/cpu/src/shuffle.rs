@@ -157,7 +157,6 @@ fn turn_short_runs(axes: &mut Vec<MoveAxis>) {
         return;
     }
     let Some(piece) = PIECE.rev().find(|piece| around.size.is_multiple_of(*piece)) else { return };
-    // Every index lies within the buffers: so do the strides of whole pieces, but for those that nobody walks.
     let (Some(from), Some(to)) = (around.from.checked_mul(piece as isize), around.to.checked_mul(piece)) else {
         return;
     };

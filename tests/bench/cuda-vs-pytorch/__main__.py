@@ -84,6 +84,8 @@ def arguments():
         given.models = list(grid.ZOO)
     if given.streams and len(given.models) > 1:
         parser.error("--streams takes one model")
+    if given.streams and given.precision != "fp16":
+        parser.error("--streams is of fp16 alone")
     if given.fill and given.seconds is None:
         given.seconds = FILL_S
     unknown = [name for name in given.peers or [] if name not in grid.ENGINES or grid.is_own(name)]

@@ -81,7 +81,8 @@ class Run:
             made = ours.Engine(model, batch, cache, contexts, self.given.level, log_file, self.given.precision)
             made.built["ready_s"] = round(time.monotonic() - began, 2)
         made.built["cold"], made.built["warm"] = cold, made.built["timed"] == 0
-        rows.append(self.given.out, "builds", [{"model": self.name, "batch": batch, "contexts": contexts, "precision": self.given.precision, **made.built}])
+        cell = {"model": self.name, "batch": batch, "contexts": contexts, "precision": self.given.precision}
+        rows.append(self.given.out, "builds", [{**cell, **made.built}])
         log(f"ours, batch {batch}: {made.built}")
         return made
 
@@ -263,5 +264,6 @@ def measure(run):
             continue
         began = time.monotonic()
         measure_cell(run, batch)
-        (run.given.out / "table.md").write_text(table.markdown(run.given.out))
+        if run.given.precision == "fp16":
+            (run.given.out / "table.md").write_text(table.markdown(run.given.out))
         log(f"{run.name} batch {batch} took {time.monotonic() - began:.1f} s")

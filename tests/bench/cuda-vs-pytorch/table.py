@@ -20,10 +20,10 @@ from grid import (
     ZOO_BATCHES,
     cells,
     must_peers,
+    own,
     peers,
     zoo_cells,
 )
-from grid import own as own_engine
 
 SHOWN_LAYERS = 10
 
@@ -217,17 +217,17 @@ def zoo_markdown(folder, precision="fp16", batches=ZOO_BATCHES):
     """The networks that nobody tuned for: by measure, the time of the better of the two peers over ours."""
     results = Results(kept.all_rows(folder))
     measures = MEASURES[1:3]
-    own, against = own_engine(precision), must_peers(precision)
+    ours, against = own(precision), must_peers(precision)
     wanted = [(model, batch) for model, batch in zoo_cells() if batch in batches]
     body, worst = [], {measure: [] for measure in measures}
     for cell in wanted:
         shown = []
         for measure in measures:
-            found = [results.ratio(cell, peer, measure, own) for peer in against]
+            found = [results.ratio(cell, peer, measure, ours) for peer in against]
             whole = None not in found
             worst[measure] += [min(found)] if whole else []
-            shown += [number(results.latest(cell, own, measure)), *(number(ratio, 2) for ratio in found)]
-        errors = [results.latest(cell, engine, "relative_rms") for engine in (own, against[0])]
+            shown += [number(results.latest(cell, ours, measure)), *(number(ratio, 2) for ratio in found)]
+        errors = [results.latest(cell, engine, "relative_rms") for engine in (ours, against[0])]
         body.append([*cell, *shown, *("–" if error is None else f"{error:.1e}" for error in errors)])
     head = ["model", "batch"]
     for measure in measures:
@@ -241,8 +241,8 @@ def zoo_markdown(folder, precision="fp16", batches=ZOO_BATCHES):
                 f"- {title(measure)}: faster than both in {faster} of {len(found)} cells measured of {len(body)}, against the "
                 f"better of the two {mean:.2f} x in the geometric mean, {min(found):.2f} x at the least"
             )
-    missing = [f"{model} {batch}: {results.reason((model, batch), own)}" for model, batch in wanted
-               if results.reason((model, batch), own)]  # fmt: skip
+    missing = [f"{model} {batch}: {results.reason((model, batch), ours)}" for model, batch in wanted
+               if results.reason((model, batch), ours)]  # fmt: skip
     lines += ["", "Not measured, of ours: " + ("; ".join(missing) or "nothing") + "."]
     versioned = versions(kept.all_rows(folder))
     return "\n".join([*versioned, "", *lines]) + "\n"

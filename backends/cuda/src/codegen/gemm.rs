@@ -252,7 +252,7 @@ impl Tile {
     }
 
     /// Operations in f32 a cycle and multiprocessor where it holds so many blocks: of more sums a thread reads less for
-    /// each, and each of the four schedulers needs two warps. Orders what was measured on an H200 as it was measured.
+    /// each, and each of the four schedulers needs two warps. Fitted to times on an H200, for ordering only.
     fn math_f32(self, resident: u64) -> u64 {
         let sums = self.m * self.n / self.threads();
         let most = if sums >= 64 { 190 } else { 165 };
