@@ -12,7 +12,7 @@ use axum::{
 use futures::{FutureExt as _, StreamExt as _, stream};
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::Digest;
-use std::{ops::Deref, time::Duration};
+use std::ops::Deref;
 
 /// The cookie of a browser that is signed in; behind it comes the port, because browsers send one port's cookies to all
 /// others of a host. Accepted for reading, and for the page's own forms where they say that they come from it, so that no
@@ -21,9 +21,6 @@ pub const SESSION_COOKIE: &str = "planforge_session_";
 
 /// What to do about a token that is worth nothing.
 const NEW_TOKEN: &str = "ask an administrator for a new one (planforge token create) and set PLANFORGE_TOKEN";
-
-/// How often a stream looks whether its caller may still have it: within a second a revocation ends it.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The caller of a guarded route.
 #[derive(Clone, Debug)]
@@ -41,19 +38,20 @@ pub struct Standing {
 }
 
 impl Standing {
+    /// Whether it is still worth something.
+    pub(super) fn stands(&self, app: &App) -> bool {
+        let is_signed_in = self.session.as_ref().is_none_or(|secret| app.farm.session_proof(secret).is_some());
+        is_signed_in && app.farm.actor_of(self.proof).is_some()
+    }
+
     /// Waits until the server closes, or until this is worth nothing any more: then it says so.
     fn over(&self, app: &App) -> impl Future<Output = Option<ApiError>> + Send + use<> {
-        let (app, Self { proof, session }) = (app.clone(), self.clone());
+        let (watch, closing) = (app.lookout.watch(app, self.clone()), app.closing.clone());
         async move {
-            let mut looks = tokio::time::interval(LOOK_AGAIN);
-            while app.closing.run_until_cancelled(looks.tick()).await.is_some() {
-                let over = session.as_ref().is_some_and(|secret| app.farm.session_proof(secret).is_none());
-                if over || app.farm.actor_of(proof).is_none() {
-                    let message = "the token was revoked or has expired meanwhile";
-                    return Some(ApiError::new(ErrorCode::Unauthenticated, message).with_hint(NEW_TOKEN));
-                }
-            }
-            None
+            closing.run_until_cancelled(watch.over()).await.map(|()| {
+                let message = "the token was revoked or has expired meanwhile";
+                ApiError::new(ErrorCode::Unauthenticated, message).with_hint(NEW_TOKEN)
+            })
         }
     }
 

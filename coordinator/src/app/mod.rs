@@ -3,9 +3,11 @@
 
 mod caller;
 pub mod hop;
+mod lookout;
 mod peer;
 
 pub use caller::{Caller, SESSION_COOKIE, Standing, authenticate, cookie, is_grpc, wants_page};
+pub use lookout::Lookout;
 pub use peer::{Peer, PeerCertificate, Via};
 
 use crate::{blobs::Blobs, certificates::Authority, farm::Farm, turns::Turns};
@@ -67,11 +69,21 @@ pub struct Inner {
     pub turns: Turns,
     /// Ends streams that would never end by themselves.
     pub closing: CancellationToken,
+    /// Ends streams whose callers may not have them any more.
+    pub lookout: Lookout,
 }
 
 impl App {
     pub fn new(farm: Farm, blobs: Blobs, options: Options, metrics: Metrics, closing: CancellationToken) -> Self {
-        Self(Arc::new(Inner { farm, blobs, options, metrics, turns: Turns::default(), closing }))
+        Self(Arc::new(Inner {
+            farm,
+            blobs,
+            options,
+            metrics,
+            turns: Turns::default(),
+            closing,
+            lookout: Lookout::default(),
+        }))
     }
 
     /// Whether callers are served as they should be.

@@ -5,10 +5,12 @@
 //! that the page has with it, and what to replace. A part is `{"id","html"}`, or of a list the rows that changed and, where
 //! it changed, the order of all: `{"id","rows","order"}`. A page that has the newest state by its tag is sent nothing.
 //!
-//! However many look at a page, it is made once: callers who see the same share its states.
+//! However many look at a page, it is made once: callers who see the same share its states, and what changed from one to
+//! the next is written once for all of them.
 
 use super::{
     Base, load,
+    sent::{self, Made},
     shared::{self, How, Place},
     topic::{Kind, Topic},
 };
@@ -20,26 +22,24 @@ use crate::{
 use axum::{
     Extension,
     extract::{Query, State},
-    response::{
-        IntoResponse, Response,
-        sse::{Event, KeepAlive, Sse},
-    },
+    response::Response,
 };
-use futures::{FutureExt as _, Stream, StreamExt as _, stream};
-use planforge_page::view::{Change, Snapshot, View};
+use planforge_page::view::{Snapshot, View};
 use planforge_proto::{ApiError, ErrorCode, v1};
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
-use tokio::sync::{
-    broadcast::{
-        self,
-        error::{RecvError, TryRecvError},
+use tokio::{
+    sync::{
+        broadcast::{
+            self,
+            error::{RecvError, TryRecvError},
+        },
+        watch,
     },
-    watch,
+    time::Instant,
 };
 
 /// Changes within this time are sent as one: four updates a second are as many as a person follows.
@@ -50,8 +50,6 @@ const TOGETHER: Duration = Duration::from_millis(20);
 const SHARE: u32 = 10;
 /// A page is made anew at least this often, because telemetry makes no events.
 const REFRESH: Duration = Duration::from_secs(5);
-/// Comments that keep proxies from closing a quiet stream.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Events of a job that goes on with what it does.
 const STEPS: [&str; 2] = ["progress", "phase"];
 /// Pages that one stream follows: tabs that a person sees at once.
@@ -147,14 +145,6 @@ impl Source {
     }
 }
 
-/// A page at one moment.
-#[derive(Debug, Default)]
-struct Made {
-    snapshot: Snapshot,
-    /// Of the state before it, the tag, and what changed since as it is sent: most of who look have that one.
-    since: Option<(u64, String)>,
-}
-
 type Page = watch::Sender<Arc<Made>>;
 
 /// The pages that somebody follows now.
@@ -166,18 +156,29 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows a page that whoever asks may see.
-    async fn follow(&self, app: &App, source: Source) -> Result<watch::Receiver<Arc<Made>>, ApiError> {
+    /// Follows a page that whoever asks may see, and has in the state of this tag.
+    async fn follow(
+        &self,
+        app: &App,
+        source: Source,
+        tag: Option<u64>,
+    ) -> Result<watch::Receiver<Arc<Made>>, ApiError> {
+        let key = source.key();
+        // Who sees the same follows it already, and there is nothing newer than what the browser has.
+        if let Some(page) = self.pages().get(&key)
+            && tag == Some(page.borrow().snapshot.tag)
+        {
+            return Ok(page.subscribe());
+        }
         // Who may not have the page may not have its updates.
         let first = Snapshot::of(&source.view(app, &mut load::Kept::default()).await?);
-        let key = source.key();
         let mut pages = self.pages();
         if let Some(page) = pages.get(&key) {
             let states = page.subscribe();
-            page.send_if_modified(|now| replaced(now, first));
+            page.send_if_modified(|now| Made::replace(now, first));
             return Ok(states);
         }
-        let (page, states) = watch::channel(Arc::new(Made { snapshot: first, since: None }));
+        let (page, states) = watch::channel(Arc::new(Made::first(first)));
         let page = Arc::new(page);
         pages.insert(key.clone(), page.clone());
         drop(pages);
@@ -205,30 +206,14 @@ impl Hub {
     }
 }
 
-fn replaced(now: &mut Arc<Made>, next: Snapshot) -> bool {
-    let before = &now.snapshot;
-    let is_new = before.tag != next.tag;
-    if is_new {
-        let since = Some((before.tag, written(&next.since(Some(before)))));
-        *now = Arc::new(Made { snapshot: next, since });
-    }
-    is_new
-}
-
-/// Changes as they are sent; empty: none.
-fn written(changes: &[Change]) -> String {
-    if changes.is_empty() { String::new() } else { serde_json::to_string(changes).unwrap_or_default() }
-}
-
 /// Makes a page anew whenever the farm says that something happened that shows on it.
 async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::Receiver<FarmEvent>) {
-    let mut took = Duration::ZERO;
-    // When the page was last begun, so that what comes after a pause is sent at once, and how long it takes to make one
-    // does not keep the next back.
-    let mut last = Instant::now();
+    // When the page may be made again: what comes after a pause is sent at once, and neither how long it takes to make one
+    // nor how late a timer is keeps those after it back.
+    let mut next = Instant::now();
     let (mut kept, mut made) = (load::Kept::default(), 0);
     loop {
-        let due = tokio::time::Instant::now() + REFRESH;
+        let due = Instant::now() + REFRESH;
         loop {
             match tokio::time::timeout_at(due, events.recv()).await {
                 Ok(Ok(event)) => {
@@ -244,8 +229,9 @@ async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::
                 Ok(Err(RecvError::Closed)) => return,
             }
         }
-        let since = last.elapsed();
-        tokio::time::sleep(GATHER.max(took * SHARE).saturating_sub(since).max(TOGETHER)).await;
+        let now = Instant::now();
+        let begins = if next > now { next } else { now + TOGETHER };
+        tokio::time::sleep_until(begins).await;
         // What came meanwhile is part of this round.
         loop {
             match events.try_recv() {
@@ -260,45 +246,13 @@ async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::
         }
         let began = Instant::now();
         match source.view(&app, &mut kept).await {
-            Ok(view) => drop(page.send_if_modified(|now| replaced(now, Snapshot::of(&view)))),
+            Ok(view) => drop(page.send_if_modified(|now| Made::replace(now, Snapshot::of(&view)))),
             Err(error) if source.ends_with(&error) => return,
             Err(error) => tracing::debug!(%error, "cannot refresh a page"),
         }
         made = page.borrow().snapshot.tag;
-        took = began.elapsed();
-        last = began;
+        next = begins + GATHER.max(began.elapsed() * SHARE);
     }
-}
-
-/// One page's changes, as the browser that has the state of this tag lacks them.
-fn changes(t: usize, states: watch::Receiver<Arc<Made>>, tag: String) -> impl Stream<Item = Event> + Send {
-    let first: Option<Arc<Made>> = None;
-    stream::unfold((states, first), move |(mut states, mut has)| {
-        let tag = tag.clone();
-        async move {
-            loop {
-                if has.is_some() {
-                    states.changed().await.ok()?;
-                }
-                let now = states.borrow_and_update().clone();
-                let s = format!("{:x}", now.snapshot.tag);
-                let other;
-                let parts = match (&has, &now.since) {
-                    (None, _) if s == tag => "",
-                    (Some(has), Some((before, parts))) if has.snapshot.tag == *before => parts,
-                    (has, _) => {
-                        other = written(&now.snapshot.since(has.as_ref().map(|has| &has.snapshot)));
-                        &other
-                    }
-                };
-                let data = (!parts.is_empty()).then(|| format!(r#"{{"t":{t},"s":"{s}","parts":{parts}}}"#));
-                has = Some(now);
-                if let Some(data) = data {
-                    return Some((Event::default().event("update").data(data), (states, has)));
-                }
-            }
-        }
-    })
 }
 
 /// `GET /events`
@@ -343,15 +297,11 @@ pub(super) async fn stream(
     end: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let mut of_pages = Vec::new();
-    for (t, (source, tag)) in pages.into_iter().enumerate() {
-        let states = hub.follow(app, source).await?;
-        of_pages.push(changes(t, states, tag).boxed());
+    for (source, tag) in pages {
+        let tag = u64::from_str_radix(&tag, 16).ok();
+        of_pages.push((hub.follow(app, source, tag).await?, tag));
     }
-    // A browser that is slow holds its own stream back, nobody else's: what it is to be sent is made when it takes it.
-    let events = stream::select_all(of_pages).map(Ok::<_, Infallible>);
-    let events = events.take_until(end.boxed()).take_until(app.closing.clone().cancelled_owned().boxed());
-    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-    Ok(Sse::new(events).keep_alive(keep_alive).into_response())
+    Ok(sent::answer(of_pages, end))
 }
 
 #[cfg(test)]

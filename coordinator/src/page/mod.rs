@@ -11,6 +11,7 @@ mod events;
 mod load;
 mod login;
 mod logs;
+mod sent;
 mod shared;
 mod topic;
 

@@ -390,5 +390,6 @@ pub(super) async fn follow(
     let place = Place::read(&of).ok_or_else(|| not_of_it("page"))?;
     reader(&app, &secret, peer).await?;
     let source = Source::Link { secret, place, how };
-    Ok(events::stream(&app, &hub, vec![(source, state)], std::future::pending()).await?)
+    let end = app.closing.clone().cancelled_owned();
+    Ok(events::stream(&app, &hub, vec![(source, state)], end).await?)
 }

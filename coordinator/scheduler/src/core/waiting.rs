@@ -119,20 +119,28 @@ impl State {
     fn crew(&self, target: &Target, requirement: &Requirement, now: Now) -> Crew {
         let known = self.offers.get(target);
         let is_online = |key: &DeviceKey| self.agents.get(&key.agent).is_some_and(|agent| agent.session.is_some());
-        let devices = || known.into_iter().flatten().filter(|key| self.has(key, requirement));
         let mut crew = Crew {
-            known: devices().count(),
-            online: devices().filter(|key| is_online(key)).count(),
-            busy: devices().filter(|key| self.busy.contains_key(key)).count(),
+            known: 0,
+            online: 0,
+            busy: 0,
             is_idle: self.idle.get(target).into_iter().flatten().any(|key| self.has(key, requirement)),
             targets: BTreeSet::from([target.clone()]),
             left_ms: 0,
         };
         let mut left_of = Vec::new();
-        for key in devices().filter(|key| is_online(key)).take(DEVICES_LOOKED_AT_MAX) {
-            crew.targets.extend(self.targets_of(key));
-            let job = self.busy.get(key).and_then(|id| self.jobs.get(id));
-            left_of.extend(job.and_then(|job| self.left_ms(job, now)).map(|(left_ms, _)| left_ms));
+        for key in known.into_iter().flatten().filter(|key| self.has(key, requirement)) {
+            let job = self.busy.get(key);
+            crew.known += 1;
+            crew.busy += usize::from(job.is_some());
+            if !is_online(key) {
+                continue;
+            }
+            crew.online += 1;
+            if crew.online <= DEVICES_LOOKED_AT_MAX {
+                crew.targets.extend(self.targets_of(key));
+                let job = job.and_then(|id| self.jobs.get(id));
+                left_of.extend(job.and_then(|job| self.left_ms(job, now)).map(|(left_ms, _)| left_ms));
+            }
         }
         let busy = crew.busy.min(crew.online) as u64;
         if !left_of.is_empty() {
