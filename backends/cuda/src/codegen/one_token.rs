@@ -7,7 +7,7 @@
 use super::{BLOCK, Generated, PRELUDE, c_float, c_type, kernel};
 use crate::{
     program::{OneTokenWork, Seen},
-    source::Source,
+    source::{Source, WAIT},
     view::{Kind, View},
 };
 use std::fmt::Write as _;
@@ -154,36 +154,44 @@ pub fn joined(work: &OneTokenWork, out: &View, guarded: bool) -> Generated {
     let place = [0, 1, 3].map(|axis| stride(out, axis));
     let body = format!(
         "const int head = blockIdx.x, batch = blockIdx.y, d = threadIdx.x, lane = d % 32;\n\
-         const float* p = parts + (i64)(batch * {heads} + head) * {whole};\n{live}\
-         // Every warp for itself: the largest score, and what each part counts.\n\
-         float top = -__int_as_float(0x7f800000);\n\
-         for (int c = lane; c < live; c += 32) {{ const float m = p[c * {row} + {size}]; top = m > top ? m : top; }}\n\
-         #pragma unroll\nfor (int far = 16; far > 0; far /= 2) {{ const float o = __shfl_xor_sync(0xffffffffu, top, far); top = o > top ? o : top; }}\n\
-         float all = 0.0f, sum = 0.0f;\n\
+         const float* p = parts + (i64)(batch * {heads} + head) * {whole};\n\
+         const float lowest = -__int_as_float(0x7f800000);\n\
+         // As many parts at a time as a warp has lanes, all of them read at once; every warp for itself.\n\
+         float top = lowest, all = 0.0f, sum = 0.0f;\n\
          for (int c0 = 0; c0 < live; c0 += 32) {{\n\
          const int c = c0 + lane;\n\
          const float weights = c < live ? p[c * {row} + {size} + 1] : 0.0f;\n\
-         const float share = weights > 0.0f ? __expf(p[c * {row} + {size}] - top) : 0.0f;\n\
-         all += share * weights;\n\
-         const int end = live - c0 < 32 ? live - c0 : 32;\n\
-         #pragma unroll 8\nfor (int i = 0; i < 32; i++) {{\n\
+         const float most = c < live ? p[c * {row} + {size}] : lowest;\n\
+         float v[{each}];\n\
+         #pragma unroll\nfor (int i = 0; i < {each}; i++) v[i] = c0 + i < live && d < {size} ? p[(c0 + i) * {row} + d] : 0.0f;\n\
+         float next = most > top ? most : top;\n\
+         #pragma unroll\nfor (int far = 16; far > 0; far /= 2) {{ const float o = __shfl_xor_sync(0xffffffffu, next, far); next = o > next ? o : next; }}\n\
+         const float before = top > lowest ? __expf(top - next) : 0.0f;\n\
+         const float share = weights > 0.0f ? __expf(most - next) : 0.0f;\n\
+         top = next;\nall = all * before + share * weights;\nsum *= before;\n\
+         #pragma unroll\nfor (int i = 0; i < {each}; i++) {{\n\
          const float w = __shfl_sync(0xffffffffu, share, i);\n\
          // Of a part without keys nothing else was written.\n\
-         if (i < end && w > 0.0f && d < {size}) sum += w * p[(c0 + i) * {row} + d];\n}}\n}}\n\
+         if (w > 0.0f) sum += w * v[i];\n}}\n}}\n\
          #pragma unroll\nfor (int far = 16; far > 0; far /= 2) all += __shfl_xor_sync(0xffffffffu, all, far);\n\
          if (d < {size}) put(out[(i64)batch * {} + head * {} + d * {}], all > 0.0f ? __fdividef(sum, all) : {nothing});",
         place[0],
         place[1],
         place[2],
         whole = count * row,
+        each = count.min(WARP),
     );
     let threads = u32::try_from(threads).unwrap_or(BLOCK);
     let size32 = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     debug_assert_eq!(work.parts.kind, Kind::F32);
-    Generated {
-        source: kernel("join_parts", &parameters, threads, &body),
-        grid: [size32(heads), size32(batch), 1],
-        block: [threads, 1, 1],
-        shared_bytes: 0,
-    }
+    let mut source = kernel("join_parts", &parameters, threads, &body);
+    // How many parts there are is known before those ahead are done, where the place is an input.
+    let early = work.seen.is_some_and(|seen| seen.early);
+    let (first, second) = if early { (live.as_str(), WAIT) } else { (WAIT, live.as_str()) };
+    source.text = source.text.replacen(
+        &format!("LET_OTHERS_BEGIN;\n{WAIT}"),
+        &format!("LET_OTHERS_BEGIN;\n{first}\n{second}"),
+        1,
+    );
+    Generated { source, grid: [size32(heads), size32(batch), 1], block: [threads, 1, 1], shared_bytes: 0 }
 }
