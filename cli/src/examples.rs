@@ -273,7 +273,13 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge eval model.plan labelled.npz --min-top1 0.98  # a gate: its exit code says whether it passed",
         ],
     ),
-    ("run", &["planforge run model.cpu-x86-64-v3.plan --input in.npz --output out.npz"]),
+    (
+        "run",
+        &[
+            "planforge run model.cpu-x86-64-v3.plan --input in.npz --output out.npz",
+            "planforge run decoder.plan --input prompt.npz --loop 64 --output tokens.npz",
+        ],
+    ),
     ("caches", &["planforge caches list", "planforge caches drop 3f2a91c0"]),
     ("caches list", &["planforge caches list --sku t4"]),
     ("caches drop", &["planforge caches drop 3f2a91c0"]),

@@ -11,7 +11,7 @@ use planforge_onnx::proto::{
     tensor_shape_proto::{Dimension, dimension},
     type_proto,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Stands in a shape for the batch that the style asks for.
 pub const BATCH: i64 = -1;
@@ -39,6 +39,8 @@ pub struct Graph {
     /// What nearly all elements of a value lie within, on both sides of zero.
     pub(crate) ranges: BTreeMap<Value, f64>,
     pub(crate) parameters: u64,
+    /// Inputs and outputs that are one tensor from run to run: stored as the weights are.
+    pub(crate) states: BTreeSet<Value>,
     style: Style,
 }
 
@@ -51,6 +53,7 @@ impl Graph {
             draws: BTreeMap::new(),
             ranges: BTreeMap::new(),
             parameters: 0,
+            states: BTreeSet::new(),
             style: *style,
         }
     }
@@ -84,6 +87,22 @@ impl Graph {
     /// Declares the value an output. It must bear the name a user should see: see [`Self::named_node`].
     pub fn output(&mut self, value: &Value, dims: &[i64]) {
         self.proto.output.push(value_info(value, DataType::Float, dims, self.style.batch));
+    }
+
+    pub fn typed_output(&mut self, value: &Value, data_type: DataType, dims: &[i64]) {
+        self.proto.output.push(value_info(value, data_type, dims, self.style.batch));
+    }
+
+    /// An input that an output takes the place of at the next run.
+    pub fn state_input(&mut self, name: &str, dims: &[i64]) -> Value {
+        self.states.insert(name.to_owned());
+        self.input(name, DataType::Float, dims)
+    }
+
+    /// An output that takes an input's place at the next run.
+    pub fn state_output(&mut self, name: &str, dims: &[i64]) {
+        self.states.insert(name.to_owned());
+        self.output(&name.to_owned(), dims);
     }
 
     /// A trained weight.
@@ -130,6 +149,13 @@ impl Graph {
     pub fn numbers(&mut self, name: &str, values: &[f32]) -> Value {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.proto.initializer.push(tensor(name, DataType::Float, &[values.len() as i64], bytes));
+        name.to_owned()
+    }
+
+    /// Rows of numbers as a constant.
+    pub fn matrix(&mut self, name: &str, dims: &[i64; 2], values: &[f32]) -> Value {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.proto.initializer.push(tensor(name, DataType::Float, dims, bytes));
         name.to_owned()
     }
 

@@ -5,9 +5,11 @@
 //! | [`resnet`], [`mobilenet`], [`efficientnet`] | image classifiers: ResNet-50 v1.5, MobileNetV3-Large, EfficientNet-B0 |
 //! | [`yolo`] | a one-shot detector of the CSP/PAN family, 640x640 |
 //! | [`bert`], [`vit`] | transformers: BERT-base of sequence 128, ViT-B/16 |
+//! | [`decoder`] | one step of a decoder of text with its caches: GPT-2, and of the size of Llama 3.2 1B |
 //! | [`cnn`], [`transformer`] | what those share |
 //! | [`builder`] | nodes, values and weights of a graph under construction |
 //! | [`weights`] | the seeded numbers |
+//! | `trigonometry` | cosines and sines whose bits are the same everywhere |
 //! | `file` | a finished graph as a file |
 //! | `precision` | half-precision and int8 files out of single-precision graphs |
 //! | `outliers` | channels of the trained model made large, without a change of what it computes |
@@ -23,6 +25,7 @@
 pub mod bert;
 pub mod builder;
 pub mod cnn;
+pub mod decoder;
 pub mod efficientnet;
 mod file;
 pub mod mobilenet;
@@ -30,6 +33,7 @@ mod outliers;
 mod precision;
 pub mod resnet;
 pub mod transformer;
+mod trigonometry;
 pub mod vit;
 pub mod weights;
 pub mod yolo;
@@ -64,6 +68,8 @@ pub struct ModelInfo {
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Graph(fn(&Style) -> Graph),
+    /// One step of a decoder, always of a batch of 1.
+    Step(fn(&Style) -> Graph),
     /// A whole ONNX file.
     Trained(&'static [u8]),
     /// The same with planted outlier channels.
@@ -127,6 +133,39 @@ pub const MODELS: &[ModelInfo] = &[
         parameters: 109_482_240,
         text: true,
         source: Source::Graph(bert::bert_base),
+    },
+];
+
+/// Decoders of text, one token at a time: apart from the others because their inputs and outputs are not rows of a batch,
+/// and because of their size.
+pub const DECODERS: &[ModelInfo] = &[
+    ModelInfo {
+        name: "gpt2-tiny-step",
+        description: "one step of a decoder like GPT-2 that takes no time, cache of 48 places, seeded weights",
+        parameters: 74_432,
+        text: false,
+        source: Source::Step(decoder::gpt2_tiny),
+    },
+    ModelInfo {
+        name: "llama-tiny-step",
+        description: "one step of a decoder like Llama that takes no time, cache of 48 places, seeded weights",
+        parameters: 586_560,
+        text: false,
+        source: Source::Step(decoder::llama_tiny),
+    },
+    ModelInfo {
+        name: "gpt2-step",
+        description: "one step of GPT-2 small with a cache of 1024 places, seeded weights",
+        parameters: 124_439_808,
+        text: false,
+        source: Source::Step(decoder::gpt2),
+    },
+    ModelInfo {
+        name: "llama-1b-step",
+        description: "one step of a decoder of the size of Llama 3.2 1B with a cache of 2048 places, seeded weights",
+        parameters: 1_235_814_400,
+        text: false,
+        source: Source::Step(decoder::llama_1b),
     },
 ];
 
@@ -203,10 +242,12 @@ pub struct Generated {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerateError {
-    #[error("there is no test model '{name}'; there are: {}", MODELS.iter().map(|model| model.name).collect::<Vec<_>>().join(", "))]
+    #[error("there is no test model '{name}'; there are: {}", MODELS.iter().chain(DECODERS).map(|model| model.name).collect::<Vec<_>>().join(", "))]
     Unknown { name: String },
     #[error("{name} is written as it was trained: only its batch can be chosen")]
     Trained { name: String },
+    #[error("{name} is one step for one token: neither its batch nor its sequence can be chosen, and not int8")]
+    Step { name: String },
     #[error("{name} reads no text, so it has no sequence to leave open")]
     NoSequence { name: String },
     #[error(transparent)]
@@ -215,7 +256,11 @@ pub enum GenerateError {
 
 /// The model of that name.
 pub fn find(name: &str) -> Result<&'static ModelInfo, GenerateError> {
-    MODELS.iter().find(|model| model.name == name).ok_or_else(|| GenerateError::Unknown { name: name.to_owned() })
+    MODELS
+        .iter()
+        .chain(DECODERS)
+        .find(|model| model.name == name)
+        .ok_or_else(|| GenerateError::Unknown { name: name.to_owned() })
 }
 
 /// Writes the model `name` to `path`. The file appears whole or not at all.
@@ -225,7 +270,10 @@ pub fn generate(name: &str, options: &Options, path: &Path) -> Result<Generated,
         return Err(GenerateError::NoSequence { name: name.to_owned() });
     }
     let bytes = match info.source {
-        Source::Graph(build) => return Ok(file::write(build(&options.style), options, path)?),
+        Source::Step(_) if options.style.batch != Batch::Fixed(1) || options.precision == Precision::Int8 => {
+            return Err(GenerateError::Step { name: name.to_owned() });
+        }
+        Source::Step(build) | Source::Graph(build) => return Ok(file::write(build(&options.style), options, path)?),
         Source::Trained(bytes) => bytes.into(),
         Source::Outliers(bytes) => outliers::planted(bytes)?,
     };

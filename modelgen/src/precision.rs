@@ -1,8 +1,8 @@
 //! Half-precision and 8-bit files from a single-precision graph, the way conversion tools leave them.
 //!
 //! **fp16**: weights and constants are stored as half precision, and everything is computed in it; inputs and outputs
-//! stay single precision behind a `Cast` each, as tools write with "keep I/O types". What an operator demands in single
-//! precision (the scales of `Resize`) stays.
+//! stay single precision behind a `Cast` each, as tools write with "keep I/O types"; but caches, which are never looked
+//! at, are half precision themselves. What an operator demands in single precision (the scales of `Resize`) stays.
 //!
 //! **int8**: the weights of products and convolutions are stored as int8 with a scale per output channel
 //! (`max |w| / 127`, symmetric) behind a `DequantizeLinear`, and their inputs pass through `QuantizeLinear` and
@@ -52,6 +52,12 @@ fn cast_ports(graph: &mut Graph, float: i32) {
         let value = info.r#type.as_ref().and_then(|r#type| r#type.value.as_ref());
         matches!(value, Some(type_proto::Value::TensorType(tensor)) if tensor.elem_type == float)
     };
+    let states = &graph.states;
+    for info in graph.proto.input.iter_mut().chain(&mut graph.proto.output).filter(|info| states.contains(&info.name)) {
+        if let Some(type_proto::Value::TensorType(tensor)) = info.r#type.as_mut().and_then(|of| of.value.as_mut()) {
+            tensor.elem_type = DataType::Float16.into();
+        }
+    }
     let named = |infos: &[ValueInfoProto]| -> Vec<String> {
         infos.iter().filter(is_float).map(|info| info.name.clone()).collect()
     };

@@ -1,6 +1,6 @@
 //! The models are what they claim to be: size, determinism, readable by the strict reader.
 
-use planforge_modelgen::{Batch, LayerNormForm, MODELS, Options, Precision, Style, generate};
+use planforge_modelgen::{Batch, DECODERS, LayerNormForm, MODELS, Options, Precision, Style, generate};
 use planforge_onnx::{Model, write::Storage};
 use sha2::{Digest, Sha256};
 use std::{fs, path::Path};
@@ -177,4 +177,34 @@ fn a_trained_model_stays_as_it_is() {
 fn an_unknown_model_is_named_with_those_there_are() {
     let error = generate("resnet51", &Options::default(), Path::new("x")).unwrap_err();
     assert!(error.to_string().contains("'resnet51'; there are: "), "{error}");
+}
+
+#[test]
+fn steps_of_decoders_are_what_they_state() {
+    for info in DECODERS.iter().filter(|info| info.name.contains("tiny")) {
+        let model = made(info.name, &Options::default());
+        let tables = ["cosines", "sines"];
+        let stored = model.graph().initializer.iter().filter(|tensor| {
+            tensor.data_type == FLOAT && !tensor.dims.is_empty() && !tables.contains(&tensor.name.as_str())
+        });
+        let counted: i64 = stored.map(|tensor| tensor.dims.iter().product::<i64>()).sum();
+        assert_eq!(counted as u64, info.parameters, "{}", info.name);
+        assert_eq!(count(&model, "ScatterElements"), 4, "{}: a key and a value of two layers", info.name);
+    }
+}
+
+#[test]
+fn caches_of_half_precision_have_no_casts() {
+    use planforge_onnx::proto::type_proto::Value::TensorType;
+    let model = made("llama-tiny-step", &Options { precision: Precision::Fp16, ..Options::default() });
+    assert_eq!(count(&model, "Cast"), 1, "the scores alone are single precision");
+    let half = |name: &str| {
+        let mut ports = model.graph().input.iter().chain(&model.graph().output);
+        let port = ports.find(|port| port.name == name).unwrap();
+        matches!(port.r#type.as_ref().unwrap().value, Some(TensorType(ref tensor)) if tensor.elem_type == HALF)
+    };
+    assert!(half("keys.0") && half("next_values.1") && !half("logits"));
+    let style = Style { batch: Batch::Fixed(2), ..Style::default() };
+    let error = generate("gpt2-step", &Options { style, ..Options::default() }, Path::new("x")).unwrap_err();
+    assert!(error.to_string().contains("one step for one token"), "{error}");
 }

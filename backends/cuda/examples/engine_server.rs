@@ -5,6 +5,7 @@
 //!                   [--approximate-gelu] [--fp32]
 //!     engine_server MODEL.onnx BATCH --steps [--fp32]
 //!
+//! `seeded:NAME` in the place of a file is a model of `planforge testmodel` in fp16, written into the folder CACHE first.
 //! Open dimensions get the size BATCH. Times of tactics and compiled kernels are kept in the folder CACHE. With
 //! `--steps` nothing touches a device: the engine's steps are listed. With `--libraries-behind` every kernel of a library
 //! waits for the end of what is ahead of it, whether that is needed or not: for measuring what an early begin gives. With
@@ -23,7 +24,8 @@
 //! | `layers` | ms, flops and bytes of every step by itself |
 
 use planforge_cuda::{
-    lower::{Lowered, lower},
+    build::target,
+    lower::{Lowered, changes_inputs, lower},
     plan::drop_unused_sources,
     program::{Edge, Program},
     runtime::{Constants, Context, Device, Kernels},
@@ -33,9 +35,11 @@ use planforge_cuda::{
 };
 use planforge_identity::npz;
 use planforge_kernels_cuda::device::Buffer;
+use planforge_modelgen::{Options, Precision};
 use planforge_onnx::{
     Model,
     proto::{tensor_shape_proto::dimension, type_proto},
+    write::Storage,
 };
 use planforge_passes::Target;
 use planforge_types::{DimRange, HostTensor, NamedTensors, OptimizationProfile};
@@ -115,10 +119,26 @@ fn profile(model: &Model, batch: u64) -> OptimizationProfile {
     OptimizationProfile { inputs: inputs.collect() }
 }
 
+/// The file of a model, written first where only its name is given.
+fn file(arguments: &Arguments) -> Outcome<PathBuf> {
+    let Some(name) = arguments.model.to_str().and_then(|model| model.strip_prefix("seeded:")) else {
+        return Ok(arguments.model.clone());
+    };
+    let folder = arguments.cache.clone().unwrap_or_else(std::env::temp_dir);
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}.onnx"));
+    if !path.exists() {
+        let options = Options { storage: Storage::External, precision: Precision::Fp16, ..Options::default() };
+        planforge_modelgen::generate(name, &options, &path)?;
+    }
+    Ok(path)
+}
+
 fn lowered(arguments: &Arguments) -> Outcome<Lowered> {
-    let model = Model::open(&arguments.model)?;
+    let model = Model::open(&file(arguments)?)?;
     let graph = planforge_import::import(&model, Some(&profile(&model, arguments.batch)))?;
-    Ok(lower(&planforge_passes::pipeline(graph, Target::default())?.graph, arguments.kind)?)
+    let target = if changes_inputs(&graph) { target(&graph) } else { Target::default() };
+    Ok(lower(&planforge_passes::pipeline(graph, target)?.graph, arguments.kind)?)
 }
 
 fn main() -> Outcome<()> {
@@ -172,7 +192,7 @@ fn main() -> Outcome<()> {
     };
     let built = json!({
         "ready": true, "steps": program.steps.len(), "kinds": by_kind(&program), "imported_s": imported_s,
-        "tuned_s": tuned_s, "timed": tuned.timed, "known": tuned.known, "device_mib": device_bytes >> 20,
+        "states": program.states.len(), "tuned_s": tuned_s, "timed": tuned.timed, "known": tuned.known, "device_mib": device_bytes >> 20,
         "gelu": program.gelus(), "plan_mib": plan_bytes >> 20, "weights_mib": program.weight_bytes >> 20, "arena_mib": program.arena_bytes >> 20,
         "driver": version(&libraries.driver), "cudnn": version(&libraries.dnn), "cublaslt": version(&libraries.blaslt),
     });

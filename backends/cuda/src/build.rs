@@ -8,7 +8,7 @@
 use crate::{
     cache::{TacticCache, trimmed},
     failure::model,
-    lower::lower,
+    lower::{changes_inputs, lower},
     plan::{
         self, ProfileProgram, Tried, rows,
         weights::{self, Pool},
@@ -58,6 +58,12 @@ const TARGET: Target = Target {
     unfused: false,
 };
 
+/// The same where a graph changes inputs in place: one row goes through it at every step, parts of which are read where
+/// they lie, so that products of it are computed together.
+pub fn target(graph: &Graph) -> Target {
+    Target { channel_slices: changes_inputs(graph), ..TARGET }
+}
+
 /// Shapes of all inputs, by name.
 pub type Shapes = BTreeMap<String, Vec<u64>>;
 
@@ -86,6 +92,11 @@ pub fn storage(precision: Precision) -> Option<(Kind, bool)> {
     }
 }
 
+fn optimized(imported: Graph) -> Result<Optimized, BackendError> {
+    let target = target(&imported);
+    frontend::optimize(imported, target)
+}
+
 /// Imports, optimises and lowers `model` for every profile of `spec`.
 pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
     let profiles: Vec<Option<&OptimizationProfile>> = match spec.profiles.is_empty() {
@@ -105,7 +116,7 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
             Some(_) => frontend::import(model, profile)?,
         };
         let (inputs, outputs) = (frontend::inputs(&imported), frontend::outputs(&imported));
-        let Optimized { graph, summary, passes } = frontend::optimize(imported, TARGET)?;
+        let Optimized { graph, summary, passes } = optimized(imported)?;
         rows_apart.push(rows::computed_apart(&graph));
         programs.push(lowered(&graph, spec, &mut pool)?);
         match &mut found {
@@ -128,7 +139,7 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
             vary_where_different(&mut inputs, &frontend::inputs(&imported));
             vary_where_different(&mut outputs, &frontend::outputs(&imported));
             if let Some((kind, _)) = storage(spec.precision).filter(|_| profile.varies()) {
-                let Optimized { graph, .. } = frontend::optimize(imported, TARGET).map_err(place)?;
+                let Optimized { graph, .. } = optimized(imported).map_err(place)?;
                 lower(&graph, kind).map_err(|error| place(error.into()))?;
             }
         }
@@ -148,7 +159,7 @@ pub fn held_model(model: &Model, draft: &Draft) -> Result<Detached, BackendError
 /// The program of a model at exactly these shapes of its inputs, its constants in `pool`.
 pub fn at_shapes(model: &Model, shapes: &Shapes, spec: &BuildSpec, pool: &mut Pool) -> Result<Program, BackendError> {
     let fixed = OptimizationProfile::of_shapes(shapes.iter().map(|(name, shape)| (name.as_str(), &shape[..])));
-    let Optimized { graph, .. } = frontend::optimize(frontend::import(model, Some(&fixed))?, TARGET)?;
+    let Optimized { graph, .. } = optimized(frontend::import(model, Some(&fixed))?)?;
     lowered(&graph, spec, pool)
 }
 

@@ -59,6 +59,9 @@ pub struct InspectedProfile {
     pub streams: u32,
     /// How many steps each way of computing has.
     pub tactics: BTreeMap<String, usize>,
+    /// Inputs that are changed in place, by name: the output that each then is.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub states: BTreeMap<String, String>,
     /// How many GELUs are computed in which form.
     #[serde(default)]
     pub gelu: BTreeMap<String, u64>,
@@ -159,6 +162,7 @@ fn inspected(profile: &plan::ProfileProgram) -> InspectedProfile {
         workspace_bytes: program.workspace_bytes(),
         streams: program.steps.iter().map(|step| step.stream + 1).max().unwrap_or(1),
         tactics,
+        states: program.state_names().map(|(input, output)| (input.to_owned(), output.to_owned())).collect(),
         gelu: program.gelus(),
         steps,
     }
@@ -211,6 +215,12 @@ impl fmt::Display for Inspection {
             if profile.streams > 1 {
                 let aside = profile.steps.iter().filter(|step| step.stream > 0).count();
                 writeln!(f, "streams {}, {aside} of {} steps beside the first", profile.streams, profile.steps.len())?;
+            }
+            if !profile.states.is_empty() {
+                writeln!(f, "states  {} inputs are changed in place, and are outputs:", profile.states.len())?;
+            }
+            for (input, output) in &profile.states {
+                writeln!(f, "        {input} -> {output}")?;
             }
             if let Some(words) = gelu::words(&profile.gelu) {
                 writeln!(f, "GELU    {words}")?;

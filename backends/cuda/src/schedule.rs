@@ -98,14 +98,16 @@ impl Schedule {
 /// The memory of a step.
 struct Touched<'a> {
     read: Vec<Range<'a>>,
-    written: Range<'a>,
+    written: Vec<Range<'a>>,
 }
 
 impl Touched<'_> {
     /// Whether this step and a later one must keep their order.
     fn orders(&self, later: &Self) -> bool {
-        let meets = |range: &Range<'_>, ranges: &[Range<'_>]| ranges.iter().any(|other| range.meets(other));
-        self.written.meets(&later.written) || meets(&self.written, &later.read) || meets(&later.written, &self.read)
+        let meet = |written: &[Range<'_>], others: &[Range<'_>]| {
+            written.iter().any(|range| others.iter().any(|other| range.meets(other)))
+        };
+        meet(&self.written, &later.written) || meet(&self.written, &later.read) || meet(&later.written, &self.read)
     }
 }
 
@@ -148,7 +150,11 @@ fn touches(program: &Program, by_address: bool) -> Vec<Touched<'_>> {
             let read = read.into_iter().filter(|view| !program.is_constant(view));
             Touched {
                 read: read.map(|view| Range { view, at: range(view.buffer) }).collect(),
-                written: Range { view: written, at: range(written.buffer) },
+                written: [written]
+                    .into_iter()
+                    .chain(step.work.updates())
+                    .map(|view| Range { view, at: range(view.buffer) })
+                    .collect(),
             }
         })
         .collect()

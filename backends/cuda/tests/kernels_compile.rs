@@ -7,17 +7,17 @@ mod operators;
 use common::{ARCHITECTURES, compile_for, image, rows, supported};
 use planforge_cuda::{
     codegen::{
-        Generated, any, attention,
+        Generated, any, attention, best,
         depthwise::{self, Depthwise},
         expr::{Class, Expr, Index, Load},
-        late,
+        late, matvec,
         norm::{self, Row},
-        pack, pointwise,
+        one_token, pack, pointwise,
         pool::{self, Window},
         reduce::{self, How},
     },
     lower::lower,
-    program::{AttentionWork, ConvWork, ProductWork, Work},
+    program::{Append, AttentionWork, ConvWork, Norm, OneTokenWork, ProductWork, Seen, Work},
     view::{Kind, View},
 };
 use planforge_graph::ir::{Activation, Binary, Compare, GeluForm, ReduceKind, Unary};
@@ -305,6 +305,7 @@ fn kernels_of_any_shape() {
             y: rows(kind, &[3, m, 24]),
             alpha: 0.5,
             activation: None,
+            norm: None,
         };
         add(any::Problem::of_product(&product(70)));
         add(any::Problem::of_product(&product(1)));
@@ -318,6 +319,7 @@ fn kernels_of_any_shape() {
         y: rows(Kind::F32, &[1, 4, 4]),
         alpha: 1.0,
         activation: None,
+        norm: None,
     };
     assert_eq!(any::Problem::of_product(&mixed), None);
 }
@@ -356,4 +358,69 @@ fn loops() {
         }
     }
     compile(&kernels);
+}
+
+/// Attention of one query over caches of these sizes, products of one row, and where the largest of a long row is.
+#[test]
+fn kernels_of_decoders() {
+    let mut all = Vec::new();
+    for (kind, heads, shared, places, size) in [
+        (Kind::F16, 12, 12, 1024, 64),
+        (Kind::F16, 32, 8, 2048, 64),
+        (Kind::Bf16, 8, 1, 300, 128),
+        (Kind::F32, 4, 4, 48, 16),
+    ] {
+        let keys = one_token::keys_of_block(shared, places, size);
+        let cache = rows(kind, &[1, shared, places, size]);
+        let new = rows(kind, &[1, shared, 1, size]);
+        let work = OneTokenWork {
+            q: rows(kind, &[1, heads, 1, size]),
+            k: cache.clone(),
+            v: cache,
+            mask: Some(rows(kind, &[places]).broadcast(&[1, heads, 1, places]).unwrap()),
+            append: Some(Append { k: new.clone(), v: new, place: rows(Kind::I64, &[1]) }),
+            turn: None,
+            seen: None,
+            parts: rows(Kind::F32, &[1, heads, places.div_ceil(keys), size + 2]),
+            scale: 0.125,
+            keys,
+        };
+        all.push(one_token::generate(&work));
+        all.push(one_token::joined(&work, &work.q, false));
+        let turn = Some([rows(kind, &[size]), rows(kind, &[size])]);
+        let seen = Some(Seen { finite: true, early: true });
+        let limited = OneTokenWork { mask: None, turn, seen, ..work.clone() };
+        all.push(one_token::generate(&limited));
+        all.push(one_token::joined(&limited, &work.q, true));
+        all.push(one_token::generate(&OneTokenWork { mask: None, append: None, ..work }));
+    }
+    let norm = |kind: Kind, k: u64, centred: bool| Norm {
+        epsilon: 1e-5,
+        centred,
+        scale: Some(rows(kind, &[k])),
+        bias: centred.then(|| rows(kind, &[k])),
+    };
+    for (kind, n, k, centred) in
+        [(Kind::F16, 50257, 768, true), (Kind::F16, 2048, 4096, false), (Kind::F32, 96, 64, true)]
+    {
+        let row = rows(kind, &[1, 1, n]);
+        let work = ProductWork {
+            a: rows(kind, &[1, 1, k]),
+            b: rows(kind, &[1, n, k]).permuted(&[0, 2, 1]),
+            bias: Some(rows(kind, &[n])),
+            residual: Some(row.clone()),
+            y: row,
+            alpha: 1.0,
+            activation: Some(Activation::Gelu(GeluForm::Tanh)),
+            norm: Some(norm(kind, k, centred)),
+        };
+        let problem = matvec::Problem::of(&work, |_| true).unwrap();
+        all.extend(matvec::tiles(&problem).into_iter().map(|tile| matvec::generate(&problem, tile)));
+        let plain =
+            matvec::Problem::of(&ProductWork { norm: None, bias: None, residual: None, ..work }, |_| false).unwrap();
+        all.extend(matvec::tiles(&plain).into_iter().take(1).map(|tile| matvec::generate(&plain, tile)));
+    }
+    all.push(best::of_parts(&rows(Kind::F16, &[1, 50257]), true, false));
+    all.push(best::of_all(25, &rows(Kind::I64, &[1]), true, false));
+    compile(&all);
 }

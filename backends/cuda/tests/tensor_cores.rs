@@ -49,6 +49,7 @@ fn products_and_convolutions() {
         y: rows(kind, &[1, 70, 40]),
         alpha: 0.5,
         activation: None,
+        norm: None,
     };
     compile(|capability| {
         let mut all = Vec::new();
@@ -83,6 +84,7 @@ fn every_tile_compiles() {
             y: rows(kind, &[1, 4096, 2048]),
             alpha: 1.0,
             activation: Some(Activation::Silu),
+            norm: None,
         };
         let problem = gemm::Problem::of_product(&product, true).expect("such a product is computed");
         compile(|capability| {

@@ -1,4 +1,6 @@
-//! `planforge run`: a plan on inputs from a file.
+//! `planforge run`: a plan on inputs from a file, once or again and again on what the last run gave.
+
+mod greedy;
 
 use super::bench::FOREIGN;
 use crate::{backends, context::Context, failure::Failure, portability, tables};
@@ -29,6 +31,16 @@ pub struct Args {
     /// Index of the optimization profile
     #[arg(long, value_name = "N", default_value_t = 0)]
     profile: usize,
+    /// Decode so many tokens greedily: each run gets the token that the last gave and the next place, and caches stay
+    /// where they are; tokens called 'prompt' in the file come first
+    #[arg(long = "loop", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    tokens: Option<u32>,
+    /// With --loop: an input and the output that takes its place at the next run, where the plan does not tell
+    #[arg(long, value_name = "INPUT=OUTPUT", requires = "tokens")]
+    feed: Vec<String>,
+    /// With --loop: the input that is one more at every run, where the plan does not tell
+    #[arg(long, value_name = "INPUT", requires = "tokens")]
+    count: Option<String>,
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -42,6 +54,12 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         let (loss, known) = context.block_on(portability::of_plan(context, &args.plan, &devices))?;
         context.printer.warn(&format!("{FOREIGN}; loss here: {loss}"));
         cell = known;
+    }
+    if let Some(tokens) = args.tokens {
+        let ports = [meter.inputs(), meter.outputs()];
+        let of = greedy::Loop::of(meter.states(), [&ports[0], &ports[1]], &args.feed, args.count.as_deref())?;
+        let decoded = of.run(&mut *meter, given, tokens as usize)?;
+        return decode(context, &args.output, &decoded);
     }
     let batches = split(&meter.inputs(), given)?;
     let started = Instant::now();
@@ -72,6 +90,22 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         "runs": runs,
         "elapsed_ms": elapsed_ms,
         "portability": cell,
+    }))
+}
+
+/// Tells what was decoded, and writes it.
+fn decode(context: &Context<'_>, output: &Path, decoded: &greedy::Decoded) -> Result<(), Failure> {
+    npz::write(output, &decoded.outputs)?;
+    context.printer.data(&output.display().to_string())?;
+    for (name, tensor) in &decoded.outputs {
+        context.printer.note(&format!("{name}: {} {:?}", tensor.element, tensor.shape));
+    }
+    let mean = decoded.mean_ms.map(|ms| format!(", {} each behind the first", tables::milliseconds(ms)));
+    context.printer.note(&format!("{} runs{}", decoded.runs, mean.unwrap_or_default()));
+    context.printer.object(&serde_json::json!({
+        "output": output,
+        "runs": decoded.runs,
+        "mean_ms": decoded.mean_ms,
     }))
 }
 

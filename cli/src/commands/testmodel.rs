@@ -1,7 +1,7 @@
 //! `planforge testmodel`: real architectures to try the farm with, written without any download.
 
 use crate::{context::Context, failure::Failure, plans, tables};
-use planforge_modelgen::{Batch, GenerateError, LayerNormForm, MODELS, Options, Precision, Style};
+use planforge_modelgen::{Batch, DECODERS, GenerateError, LayerNormForm, MODELS, Options, Precision, Style};
 use planforge_onnx::write::Storage;
 use planforge_proto::ErrorCode;
 use std::path::PathBuf;
@@ -76,11 +76,13 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 }
 
 fn list(context: &Context<'_>) -> Result<(), Failure> {
-    let width = MODELS.iter().map(|model| model.name.len()).max().unwrap_or(0);
-    let lines: Vec<_> = MODELS.iter().map(|m| format!("{:width$}  {}", m.name, m.description)).collect();
+    let width = MODELS.iter().chain(DECODERS).map(|model| model.name.len()).max().unwrap_or(0);
+    let lines: Vec<_> =
+        MODELS.iter().chain(DECODERS).map(|m| format!("{:width$}  {}", m.name, m.description)).collect();
     context.printer.data(&lines.join("\n"))?;
     let models: Vec<_> = MODELS
         .iter()
+        .chain(DECODERS)
         .map(|m| serde_json::json!({ "name": m.name, "description": m.description, "parameters": m.parameters }))
         .collect();
     context.printer.object(&serde_json::json!({ "models": models }))
@@ -121,6 +123,9 @@ impl From<GenerateError> for Failure {
         let code = match &error {
             GenerateError::Trained { .. } => {
                 return Self::usage(error.to_string()).hint("leave out --precision and --primitive-norms");
+            }
+            GenerateError::Step { .. } => {
+                return Self::usage(error.to_string()).hint("leave out --batch, --dynamic-sequence and int8");
             }
             GenerateError::NoSequence { .. } => {
                 return Self::usage(error.to_string()).hint("leave out --dynamic-sequence");

@@ -326,6 +326,19 @@ pub trait Meter {
     ///
     /// When nothing is bound, or the device fails.
     fn run(&mut self) -> Result<NamedTensors, BackendError>;
+    /// Names of the inputs that the engine changes in place, each with the output that it then is.
+    fn states(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+    /// Puts some inputs in the place of those that are bound, runs once, and returns the outputs that are named; what
+    /// [`Meter::states`] names stays where it is, as the last run left it. `None` where the backend keeps no states.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is bound, an input is not like the one that is bound, or the device fails.
+    fn step(&mut self, _inputs: &NamedTensors, _outputs: &[String]) -> Result<Option<NamedTensors>, BackendError> {
+        Ok(None)
+    }
     /// Times executions on the bound inputs.
     ///
     /// # Errors

@@ -3,9 +3,9 @@
 use super::{
     Generated, any, attention,
     depthwise::{self, Depthwise},
-    gemm, pointwise,
+    gemm, matvec, one_token, pointwise,
 };
-use crate::program::{ConvWork, Program, Work};
+use crate::program::{ConvWork, ProductWork, Program, Work};
 use planforge_graph::ir::Activation;
 
 /// Generated kernels that can compute a step on such a device; of products at most so many `tiles`.
@@ -25,15 +25,27 @@ pub fn own_kernels(target: gemm::Device, program: &Program, work: &Work, tiles: 
     match work {
         Work::Conv(conv) if conv.taps.is_some() => depthwise_kernels(conv),
         Work::Conv(conv) => with_any(gemm(gemm::Problem::of_conv(conv)), any::Problem::of_conv(conv)),
+        Work::Product(product) if product.norm.is_some() => matvec_kernels(program, product),
         Work::Product(product) => {
             let kernels = gemm(gemm::Problem::of_product(product, program.is_constant(&product.b)));
-            with_any(kernels, any::Problem::of_product(product))
+            let mut kernels = with_any(kernels, any::Problem::of_product(product));
+            // Where one row is what there is at every step; elsewhere what there was is enough.
+            if !program.states.is_empty() {
+                kernels.extend(matvec_kernels(program, product));
+            }
+            kernels
         }
         Work::Attention(work) => {
             attention::tiles(work, target.capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
         }
+        Work::OneToken(work) => vec![one_token::generate(work)],
         Work::Kernel(_) => Vec::new(),
     }
+}
+
+fn matvec_kernels(program: &Program, product: &ProductWork) -> Vec<Generated> {
+    let Some(problem) = matvec::Problem::of(product, |view| program.is_constant(view)) else { return Vec::new() };
+    matvec::tiles(&problem).into_iter().map(|tile| matvec::generate(&problem, tile)).collect()
 }
 
 /// What makes a step's activation in place, behind a library that has none like it: of products any, of convolutions
@@ -42,7 +54,7 @@ pub fn after(work: &Work) -> Option<Generated> {
     let (activation, y) = match work {
         Work::Product(product) => (product.activation?, &product.y),
         Work::Conv(conv) => (conv.activation.filter(|op| matches!(op, Activation::Gelu(_)))?, &conv.y),
-        Work::Kernel(_) | Work::Attention(_) => return None,
+        Work::Kernel(_) | Work::Attention(_) | Work::OneToken(_) => return None,
     };
     pointwise::in_place(activation, y).ok()
 }

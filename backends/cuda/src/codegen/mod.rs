@@ -6,14 +6,17 @@
 
 pub mod any;
 pub mod attention;
+pub mod best;
 pub mod candidates;
 pub mod cell;
 pub mod depthwise;
 pub mod expr;
 pub mod gemm;
 pub mod late;
+pub mod matvec;
 pub mod nest;
 pub mod norm;
+pub mod one_token;
 pub mod pack;
 pub mod pointwise;
 pub mod pool;

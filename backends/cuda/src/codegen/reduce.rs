@@ -270,7 +270,7 @@ fn code(how: How, class: Class, digits: Digits, each: u64) -> Result<Code, NoCod
 }
 
 /// A function that joins what every thread of a result has, for all of them.
-fn across(name: &str, join: &str, is_arg: bool, lanes: u64) -> String {
+pub(super) fn across(name: &str, join: &str, is_arg: bool, lanes: u64) -> String {
     let other = |far: &str| match is_arg {
         true => format!(
             "A b; b.v = __shfl_xor_sync(0xffffffffu, a.v, {far}); b.at = __shfl_xor_sync(0xffffffffu, a.at, {far});"

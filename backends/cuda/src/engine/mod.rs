@@ -17,7 +17,7 @@ pub use shapes::{Fit, Shapes, ShapesError};
 use crate::{
     failure::model,
     plan::{self, CheckedPlan, Manifest},
-    program::{MAX_WORKSPACE_BYTES, Place, Program, Tactic, Work},
+    program::{Edge, MAX_WORKSPACE_BYTES, Place, Program, Tactic, Work},
     runtime::{Constants, Context, Device, Kernels, Memory, RuntimeError, prepare},
     tune::first_working,
     versions::Versions,
@@ -204,14 +204,48 @@ impl Engine {
         self.which(&Which::Profile)
     }
 
+    /// Names of the inputs that are changed in place, each with its output's.
+    pub fn states(&self) -> Vec<(String, String)> {
+        let program = &self.plan.manifest.programs[self.profile].program;
+        program.state_names().map(|(input, output)| (input.to_owned(), output.to_owned())).collect()
+    }
+
+    /// Copies some inputs over those that are bound, runs once, and copies the outputs that are named back.
+    pub fn step(&self, inputs: &NamedTensors, wanted: &[String]) -> Result<NamedTensors, BackendError> {
+        let captured = self.current()?;
+        for (name, tensor) in inputs {
+            let edges = captured.program.inputs.iter().zip(&captured.context.memory.inputs);
+            let like = |edge: &Edge| {
+                edge.name == *name
+                    && edge.element == tensor.element
+                    && edge.shape.iter().copied().eq(tensor.shape.iter().map(|&size| size as u64))
+            };
+            let Some((_, buffer)) = edges.into_iter().find(|(edge, _)| like(edge)) else {
+                let what = format!("{name} {} {:?} is no input like one that is bound", tensor.element, tensor.shape);
+                return Err(model(what, "keep the shapes of the first step"));
+            };
+            buffer.write(0, &tensor.bytes).map_err(RuntimeError::from)?;
+        }
+        self.launched(Some(wanted))
+    }
+
     /// Runs once on what is bound, and copies every output back.
     pub fn run(&self) -> Result<NamedTensors, BackendError> {
+        self.launched(None)
+    }
+
+    /// Runs once, and copies back every output, or those that are wanted.
+    fn launched(&self, wanted: Option<&[String]>) -> Result<NamedTensors, BackendError> {
         let captured = self.current()?;
         captured.context.launch()?;
         captured.context.stream().synchronize().map_err(RuntimeError::from)?;
         let rows = self.bound.as_ref().and_then(|bound| bound.rows);
         let mut outputs = NamedTensors::new();
+        let is_wanted = |edge: &Edge| wanted.is_none_or(|names| names.contains(&edge.name));
         for (edge, buffer) in captured.program.outputs.iter().zip(&captured.context.memory.outputs) {
+            if !is_wanted(edge) {
+                continue;
+            }
             let mut shape: Vec<usize> = edge.shape.iter().map(|&size| size as usize).collect();
             if let (Some(rows), Some(first)) = (rows, shape.first_mut()) {
                 *first = rows as usize;

@@ -77,7 +77,7 @@ impl Lowering<'_> {
     fn plain_product(&mut self, node: &Node, a: View, b: View, y: &View, shape: [u64; 3], alpha: f32) -> Outcome<()> {
         let flops = 2 * shape.iter().product::<u64>() * a.dims[2];
         let y = y.reshaped(&shape).ok_or("its result does not lie in rows")?;
-        let work = ProductWork { a, b, bias: None, residual: None, y, alpha, activation: None };
+        let work = ProductWork { a, b, bias: None, residual: None, y, alpha, activation: None, norm: None };
         self.step(Work::Product(work), &node.origins, flops);
         Ok(())
     }

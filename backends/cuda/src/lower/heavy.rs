@@ -187,7 +187,15 @@ impl Lowering<'_> {
     pub(super) fn product(&mut self, node: &Node, product: &MatMul) -> Outcome<()> {
         let out = node.outputs[0];
         let out_dims = self.dims(out)?;
-        let mut a = self.input_view(node, 0)?;
+        let normal = node.input(0).and_then(|id| self.rows.normal(id)).cloned();
+        let (mut a, norm) = match &normal {
+            Some(normal) => {
+                let (row, norm) = self.normalised_row(normal)?;
+                let dims = self.dims(node.input(0).ok_or("input 0 is missing")?)?;
+                (row.reshaped(&dims).ok_or("a row of another length")?, Some(norm))
+            }
+            None => (self.input_view(node, 0)?, None),
+        };
         let mut b = self.factor(node, product)?;
         if a.rank() < 2 || b.rank() < 2 {
             return Err("an operand of one dimension".into());
@@ -241,7 +249,8 @@ impl Lowering<'_> {
             && k.is_multiple_of(CHANNEL_STEP)
             && n.is_multiple_of(CHANNEL_STEP)
             && (b.strides[1] == 1 && b.strides[2].is_multiple_of(CHANNEL_STEP));
-        let fused = activation.filter(|op| own || matches!(op, Activation::Relu | Activation::Gelu(_)));
+        let fused =
+            activation.filter(|op| own || norm.is_some() || matches!(op, Activation::Relu | Activation::Gelu(_)));
         let after = activation.filter(|_| fused.is_none());
         let y = match after {
             Some(_) => View::rows(self.temporary("product", self.float, &out_dims), self.float, &out_dims),
@@ -257,6 +266,7 @@ impl Lowering<'_> {
             y: y.reshaped(&shape).ok_or("its result does not lie in rows")?,
             alpha: product.alpha,
             activation: fused,
+            norm,
         };
         self.step(Work::Product(work), &node.origins, 2 * batch * m * n * k);
         match after {
@@ -326,6 +336,7 @@ impl Lowering<'_> {
             y: rows.ok_or("its result does not lie in rows")?,
             alpha: 1.0,
             activation: None,
+            norm: None,
         };
         self.step(Work::Product(work), &node.origins, 2 * n * oh * ow * k * c * r * s);
         self.bind(out, y)?;
@@ -352,7 +363,7 @@ impl Lowering<'_> {
     }
 
     /// Dense rows that begin where vectors can be read.
-    fn aligned_rows(&mut self, view: View) -> Outcome<View> {
+    pub(super) fn aligned_rows(&mut self, view: View) -> Outcome<View> {
         let rows = self.dense_rows(view)?;
         if rows.offset.is_multiple_of(CHANNEL_STEP) {
             return Ok(rows);

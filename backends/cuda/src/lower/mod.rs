@@ -11,6 +11,9 @@
 //! | `pointwise` | element-wise operators and gathers |
 //! | `heavy` | convolutions, matrix products, pooling, normalisation, softmax |
 //! | `attention` | attention, fused or in parts |
+//! | `states` | inputs that are changed in place and are outputs too |
+//! | `one_token` | attention of one query over such inputs |
+//! | `one_row` | what one row of a decoder goes through: normalisation ahead of a product, rotary positions |
 //! | `raise` | operators over one dimension, and transposed convolutions, as what there are better kernels for |
 //! | `loops` | everything else, as plain loops over any rank and type |
 //! | `memory` | which buffers share the arena |
@@ -21,10 +24,13 @@ mod heavy;
 mod loops;
 mod memory;
 mod moves;
+mod one_row;
+mod one_token;
 mod placement;
 mod pointwise;
 mod raise;
 mod reduce;
+mod states;
 mod traffic;
 
 use self::loops::Rounded;
@@ -94,13 +100,23 @@ struct Lowering<'a> {
     /// Images that lie in more channels than they have, the rest being finite: all of their channels.
     padded: BTreeMap<ValueId, View>,
     placement: placement::Placement,
+    states: states::States,
+    /// Attentions of one query over states.
+    sites: one_token::Sites,
+    /// What is computed ahead of products of one row, and rotary positions.
+    rows: one_row::Rows,
 }
 
 /// Lowers `graph`, whose shapes are all known, with its floats stored as `float`.
 pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
     let graph = &*raise::raised(graph);
     let uses = graph.def_use();
+    let states = states::States::of(graph, &uses);
+    let rows = one_row::Rows::of(graph, &uses, &states);
     let mut lowering = Lowering {
+        sites: one_token::Sites::of(graph, &uses, &states, &rows),
+        rows,
+        states,
         graph,
         float,
         program: Program::default(),
@@ -116,8 +132,8 @@ pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
         refused.push(Refused { node: "inputs and outputs".into(), why });
         return Err(LowerError(refused));
     }
-    for node in &graph.nodes {
-        if let Err(why) = lowering.node(node) {
+    for (number, node) in graph.nodes.iter().enumerate() {
+        if let Err(why) = lowering.node(number, node) {
             let name = node.origins.first().cloned().unwrap_or_else(|| node.op.kind().to_owned());
             refused.push(Refused { node: format!("{} '{name}'", node.op.kind()), why });
             // Its results count as known, so that what follows is judged for itself.
@@ -139,6 +155,11 @@ pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
     memory::plan(&mut lowering.program);
     lowering.program.weight_bytes = lowering.weights.len() as u64;
     Ok(Lowered { program: lowering.program, weights: lowering.weights })
+}
+
+/// Whether an output of the graph is an input that is changed in place.
+pub fn changes_inputs(graph: &Graph) -> bool {
+    !states::States::of(graph, &graph.def_use()).pairs.is_empty()
 }
 
 /// Writes values as `kind` stores them, on all cores.
@@ -182,12 +203,16 @@ impl Lowering<'_> {
             self.program.inputs.push(Edge { name: value.name, element: value.element, shape: dims.clone(), buffer });
             self.bound.insert(id, Bound::View(View::rows(buffer, kind, &dims)));
         }
+        self.program.states.clone_from(&self.states.pairs);
         for (number, output) in self.graph.outputs.iter().enumerate() {
             let value = self.graph.value(output.value).clone();
             let dims = self.dims(output.value)?;
             let kind = Kind::of(value.element);
             let bytes = dims.iter().product::<u64>() * kind.bytes();
-            let buffer = self.buffer(&output.name, bytes, Place::Output(number as u32));
+            let buffer = match self.program.state_of_output(number) {
+                Some(state) => self.program.inputs[state.input as usize].buffer,
+                None => self.buffer(&output.name, bytes, Place::Output(number as u32)),
+            };
             self.program.outputs.push(Edge {
                 name: output.name.clone(),
                 element: value.element,
@@ -213,8 +238,19 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn node(&mut self, node: &Node) -> Outcome<()> {
+    fn node(&mut self, number: usize, node: &Node) -> Outcome<()> {
+        if self.sites.absorbs(number) || self.rows.absorbs(number) {
+            return Ok(());
+        }
         match &node.op {
+            Op::Attention(attention) if self.sites.at(number).is_some() => {
+                let site = self.sites.at(number).cloned().ok_or("no site")?;
+                self.one_token(node, attention, &site)
+            }
+            Op::Binary(_) if self.rows.turn(number).is_some() => {
+                let turn = self.rows.turn(number).cloned().ok_or("no turn")?;
+                self.turned(node, &turn)
+            }
             Op::Identity
             | Op::Unary(_)
             | Op::Activation(_)

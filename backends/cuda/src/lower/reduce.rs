@@ -3,6 +3,7 @@
 use super::{Lowering, Outcome};
 use crate::{
     codegen::{
+        best,
         expr::{Expr, Load},
         norm::{self, Row},
         pool,
@@ -37,6 +38,19 @@ impl Lowering<'_> {
     }
 
     pub(super) fn arg_reduce(&mut self, node: &Node, arg: &ArgReduce) -> Outcome<()> {
+        let x = self.input_view(node, 0)?;
+        let y = self.place(node.outputs[0])?;
+        // Where one row is what there is at every step; elsewhere one block's way is enough.
+        if !self.program.states.is_empty() && best::fits(&x, y.elements()) {
+            let count = best::parts(x.elements());
+            let parts = View::rows(self.temporary("parts", Kind::F32, &[count, 2]), Kind::F32, &[count, 2]);
+            let (each, all) =
+                (best::of_parts(&x, arg.largest, arg.last), best::of_all(count, &y, arg.largest, arg.last));
+            let flops = x.elements();
+            self.emit(each, "reduce", vec![x, parts.clone()], &node.origins, flops);
+            self.emit(all, "reduce", vec![parts, y.clone()], &node.origins, count);
+            return self.bind(node.outputs[0], y);
+        }
         self.reduce_any(node, &[arg.axis], How::Arg { largest: arg.largest, last: arg.last })
     }
 

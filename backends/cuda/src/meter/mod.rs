@@ -139,6 +139,14 @@ impl Meter for CudaSession {
         self.engine.run()
     }
 
+    fn states(&self) -> Vec<(String, String)> {
+        self.engine.states()
+    }
+
+    fn step(&mut self, inputs: &NamedTensors, outputs: &[String]) -> Result<Option<NamedTensors>, BackendError> {
+        self.engine.step(inputs, outputs).map(Some)
+    }
+
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {
         let context = &self.engine.current()?.context;
         let count = window.iterations.clamp(1, ITERATIONS_MAX) as usize;

@@ -22,11 +22,12 @@ const ROTATED_MAX_BYTES: u64 = 1 << 30;
 /// All of them together are this many times the device's L2.
 const ROTATED_CACHES: u64 = 2;
 
-/// Host memory for every input and output, locked so that the device copies by itself.
+/// Host memory for every input and output by its number, locked so that the device copies by itself. States have none:
+/// they stay on the device.
 #[derive(Debug)]
 pub(super) struct Edges {
-    pub inputs: Vec<Pinned>,
-    pub outputs: Vec<Pinned>,
+    pub inputs: Vec<(usize, Pinned)>,
+    pub outputs: Vec<(usize, Pinned)>,
 }
 
 impl Edges {
@@ -35,29 +36,32 @@ impl Edges {
         let program = &captured.program;
         let bytes = |edge: &crate::program::Edge| edge.shape.iter().product::<u64>() as usize * edge.element.bytes();
         let mut inputs = Vec::new();
-        for (edge, buffer) in program.inputs.iter().zip(&captured.context.memory.inputs) {
+        let is_state = |number: usize| program.states.iter().any(|state| state.input as usize == number);
+        for (number, edge) in program.inputs.iter().enumerate().filter(|(number, _)| !is_state(*number)) {
             let mut pinned = device.gpu.pinned(bytes(edge))?;
-            buffer.read(0, pinned.bytes_mut())?;
-            inputs.push(pinned);
+            captured.context.memory.inputs[number].read(0, pinned.bytes_mut())?;
+            inputs.push((number, pinned));
         }
-        let outputs = program.outputs.iter().map(|edge| device.gpu.pinned(bytes(edge)));
+        let outputs = program.outputs.iter().enumerate();
+        let outputs = outputs.filter(|(number, _)| program.state_of_output(*number).is_none());
+        let outputs = outputs.map(|(number, edge)| device.gpu.pinned(bytes(edge)).map(|pinned| (number, pinned)));
         Ok(Self { inputs, outputs: outputs.collect::<Result<_, _>>()? })
     }
 
     /// Queues the copies of all inputs.
     pub fn copy_in(&self, context: &Context) -> Result<(), RuntimeError> {
-        for (from, to) in self.inputs.iter().zip(&context.memory.inputs) {
+        for (number, from) in &self.inputs {
             // SAFETY: both live as long as this and the context, whose stream every caller waits for.
-            unsafe { context.stream().copy_in(to, from)? };
+            unsafe { context.stream().copy_in(&context.memory.inputs[*number], from)? };
         }
         Ok(())
     }
 
     /// Queues the copies of all outputs.
     pub fn copy_out(&mut self, context: &Context) -> Result<(), RuntimeError> {
-        for (to, from) in self.outputs.iter_mut().zip(&context.memory.outputs) {
+        for (number, to) in &mut self.outputs {
             // SAFETY: as above.
-            unsafe { context.stream().copy_out(to, from)? };
+            unsafe { context.stream().copy_out(to, &context.memory.outputs[*number])? };
         }
         Ok(())
     }
@@ -88,19 +92,20 @@ pub(super) fn measure(engine: &Engine) -> Result<LatencySplit, BackendError> {
     Ok(LatencySplit { modes: vec![graph, rotated, steps, transfers] })
 }
 
-/// Every execution copies another set of inputs into the graph's own, on the device; the copy counts.
+/// Every execution copies another set of inputs into the graph's own, on the device; the copy counts. States stay.
 fn rotated(device: &Device, captured: &Captured, count: usize) -> Result<Vec<Sample>, RuntimeError> {
     let context = &captured.context;
     let memory = &context.memory;
-    let set_bytes: u64 = memory.inputs.iter().map(|buffer| buffer.len_bytes() as u64).sum();
+    let original = Edges::of(device, captured)?;
+    let set_bytes: u64 = original.inputs.iter().map(|(number, _)| memory.inputs[*number].len_bytes() as u64).sum();
     let wanted = (ROTATED_CACHES * device.gpu.properties().l2_bytes).div_ceil(set_bytes.max(1));
     let fitting = (ROTATED_MAX_BYTES / set_bytes.max(1)) as usize;
     let sets = (wanted as usize).min(fitting).clamp(ROTATED_MIN, ROTATED_MAX);
     let mut rotating: Vec<Vec<Buffer>> = Vec::new();
-    let original = Edges::of(device, captured)?;
     for set in 0..sets {
         let mut buffers = Vec::new();
-        for (edge, pinned) in captured.program.inputs.iter().zip(&original.inputs) {
+        for (number, pinned) in &original.inputs {
+            let edge = &captured.program.inputs[*number];
             // The same values in other places: token ids and masks stay what they may be.
             let mut bytes = pinned.bytes().to_vec();
             let elements = bytes.len() / edge.element.bytes();
@@ -111,14 +116,15 @@ fn rotated(device: &Device, captured: &Captured, count: usize) -> Result<Vec<Sam
     }
     device.gpu.synchronize()?;
     let samples = timed(context, count, |index| {
-        for (from, to) in rotating[index % sets].iter().zip(&memory.inputs) {
+        for (from, (number, _)) in rotating[index % sets].iter().zip(&original.inputs) {
+            let to = &memory.inputs[*number];
             // SAFETY: both live until the stream was waited for, which `timed` does, and are as long as each other.
             unsafe { context.stream().copy(to.address(), from.address(), from.len_bytes().min(to.len_bytes()))? };
         }
         context.launch()
     })?;
-    for (pinned, buffer) in original.inputs.iter().zip(&memory.inputs) {
-        buffer.write(0, pinned.bytes())?;
+    for (number, pinned) in &original.inputs {
+        memory.inputs[*number].write(0, pinned.bytes())?;
     }
     device.gpu.synchronize()?;
     Ok(samples)

@@ -1,10 +1,12 @@
 //! An engine before it is on a device: buffers, the steps that fill them, and which tactic computes each.
 
+mod state;
 mod tactic;
 mod work;
 
+pub use state::State;
 pub use tactic::{After, Tactic};
-pub use work::{AttentionWork, ConvWork, KernelWork, ProductWork, Work};
+pub use work::{Append, AttentionWork, ConvWork, KernelWork, Norm, OneTokenWork, ProductWork, Seen, Work};
 
 use crate::{
     source::Source,
@@ -106,6 +108,9 @@ pub struct Program {
     pub buffers: Vec<Buffer>,
     pub inputs: Vec<Edge>,
     pub outputs: Vec<Edge>,
+    /// Inputs whose memory steps write: each is an output too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<State>,
     /// In an order that respects every dependence.
     pub steps: Vec<Step>,
     /// Kernels' sources; steps name them by index.
@@ -149,6 +154,8 @@ pub enum ProgramError {
     Unused { buffer: String, bytes: u64 },
     #[error("step '{step}' has a tactic it cannot have: {why}")]
     Tactic { step: String, why: &'static str },
+    #[error("input {input} cannot be output {output} of the next run: {why}")]
+    State { input: u32, output: u32, why: &'static str },
 }
 
 impl Program {
@@ -235,6 +242,7 @@ impl Program {
                 return Err(ProgramError::Outside { buffer: buffer.name.clone(), place, bytes });
             }
         }
+        self.check_states()?;
         for edge in self.inputs.iter().chain(&self.outputs) {
             let bytes = edge.shape.iter().try_fold(Kind::of(edge.element).bytes(), |a, b| a.checked_mul(*b));
             let buffer = self.buffers.get(edge.buffer.0 as usize);
@@ -264,7 +272,12 @@ impl Program {
                     });
                 }
             }
-            if matches!(self.buffer(written.buffer).place, Place::Weights(_) | Place::Input(_)) {
+            let may_write = |view: &View| match self.buffer(view.buffer).place {
+                Place::Arena(_) | Place::Output(_) => true,
+                Place::Input(number) => self.states.iter().any(|state| state.input == number),
+                Place::Weights(_) => false,
+            };
+            if !may_write(written) || !step.work.updates().into_iter().all(may_write) {
                 return Err(ProgramError::Writes { step: name() });
             }
             if let Some(source_index) = step.source().filter(|index| *index >= self.sources.len()) {
@@ -322,6 +335,7 @@ mod tests {
                 y: view(),
                 alpha: 1.0,
                 activation,
+                norm: None,
             }),
             tactic,
             stream: 0,

@@ -13,6 +13,7 @@ pub enum Work {
     Conv(ConvWork),
     Product(ProductWork),
     Attention(AttentionWork),
+    OneToken(OneTokenWork),
 }
 
 impl Work {
@@ -24,6 +25,7 @@ impl Work {
             Self::Conv(_) => "conv",
             Self::Product(_) => "gemm",
             Self::Attention(_) => "attention",
+            Self::OneToken(_) => "one_token_attention",
         }
     }
 
@@ -37,7 +39,15 @@ impl Work {
         match self {
             Self::Conv(conv) => conv.activation,
             Self::Product(product) => product.activation,
-            Self::Kernel(_) | Self::Attention(_) => None,
+            Self::Kernel(_) | Self::Attention(_) | Self::OneToken(_) => None,
+        }
+    }
+
+    /// What of that which it reads it writes as well.
+    pub fn updates(&self) -> Vec<&View> {
+        match self {
+            Self::OneToken(work) if work.append.is_some() => vec![&work.k, &work.v],
+            _ => Vec::new(),
         }
     }
 
@@ -53,12 +63,18 @@ impl Work {
                 ([&conv.x, &conv.w].into_iter().chain(rest.into_iter().flatten()).collect(), &conv.y)
             }
             Self::Product(product) => {
-                let rest = [&product.bias, &product.residual];
-                ([&product.a, &product.b].into_iter().chain(rest.into_iter().flatten()).collect(), &product.y)
+                let rest = [&product.bias, &product.residual].into_iter().flatten();
+                let norm = product.norm.iter().flat_map(|norm| [&norm.scale, &norm.bias].into_iter().flatten());
+                ([&product.a, &product.b].into_iter().chain(rest).chain(norm).collect(), &product.y)
             }
             Self::Attention(attention) => {
                 let read = [&attention.q, &attention.k, &attention.v].into_iter().chain(&attention.mask);
                 (read.collect(), &attention.o)
+            }
+            Self::OneToken(work) => {
+                let new = work.append.iter().flat_map(|append| [&append.k, &append.v, &append.place]);
+                let rest = work.mask.iter().chain(new).chain(work.turn.iter().flatten());
+                ([&work.q, &work.k, &work.v].into_iter().chain(rest).collect(), &work.parts)
             }
         }
     }
@@ -139,6 +155,19 @@ pub struct ProductWork {
     pub y: View,
     pub alpha: f32,
     pub activation: Option<Activation>,
+    /// What is done to the only row of `a` before it is multiplied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub norm: Option<Norm>,
+}
+
+/// A normalisation of one row: `(x - mean) / sqrt(variance + epsilon)`, or without a mean `x / sqrt(mean square + epsilon)`,
+/// then the scale and the bias.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Norm {
+    pub epsilon: f32,
+    pub centred: bool,
+    pub scale: Option<View>,
+    pub bias: Option<View>,
 }
 
 impl ProductWork {
@@ -156,6 +185,10 @@ impl ProductWork {
             && in_rows(&self.y)
             && self.residual.as_ref().is_none_or(in_rows)
             && self.bias.as_ref().is_none_or(|bias| is_bias(bias, n, kind))
+            && self.norm.as_ref().is_none_or(|norm| {
+                let whole = |view: &View| view.elements() == k && view.is_rows();
+                (batch, m) == (1, 1) && [&norm.scale, &norm.bias].into_iter().flatten().all(whole)
+            })
     }
 }
 
@@ -170,6 +203,79 @@ pub struct AttentionWork {
     pub mask: Option<View>,
     pub o: View,
     pub scale: f32,
+}
+
+/// Attention of one query in each head over keys and values that lie in caches: every block takes some of the keys, for all
+/// heads of queries that share them, and leaves their weighted values, largest score and sum of weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OneTokenWork {
+    /// `[batch][heads][1][size]`.
+    pub q: View,
+    /// `[batch][shared heads][places][size]`, as `v`.
+    pub k: View,
+    pub v: View,
+    /// `[batch][heads][1][places]`, mostly by strides of 0.
+    pub mask: Option<View>,
+    /// What is written into the caches first.
+    pub append: Option<Append>,
+    /// Cosines and sines by which queries and new keys are turned: each `size` numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<[View; 2]>,
+    /// Places up to that of what is appended are seen, in the place of a mask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<Seen>,
+    /// `[batch][heads][blocks of keys][size + 2]` in f32: values, then the largest score and the sum of weights.
+    pub parts: View,
+    pub scale: f32,
+    /// Keys of one block.
+    pub keys: u64,
+}
+
+/// How far a query sees that sees everything up to its own place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// What is not seen counts as little as a finite number says: a query that would see nothing sees all alike.
+    pub finite: bool,
+    /// The place is an input, which no step writes: it is known before steps ahead are done, and so are the keys.
+    pub early: bool,
+}
+
+/// A key and a value of every shared head, and which place of the caches is theirs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Append {
+    /// `[batch][shared heads][1][size]`, as `v`.
+    pub k: View,
+    pub v: View,
+    /// One whole number.
+    pub place: View,
+}
+
+impl OneTokenWork {
+    /// Whether its operands are as large as the kernel takes them to be from each other's sizes.
+    fn operands_fit(&self) -> bool {
+        let [batch, heads, queries, size] = [0, 1, 2, 3].map(|axis| self.q.dims[axis]);
+        let [shared, places] = [1, 2].map(|axis| self.k.dims[axis]);
+        let cache = [batch, shared, places, size];
+        let dense = |view: &View| view.strides[3] == 1;
+        let new = |append: &Append| {
+            let row = |view: &View| view.dims == [batch, shared, 1, size] && dense(view) && view.kind == self.k.kind;
+            row(&append.k) && row(&append.v) && append.place.elements() == 1 && batch == 1
+        };
+        queries == 1
+            && heads.is_multiple_of(shared)
+            && self.k.dims == cache
+            && self.v.dims == cache
+            && self.k.kind == self.v.kind
+            && [&self.q, &self.k, &self.v].into_iter().all(dense)
+            && self.mask.as_ref().is_none_or(|mask| mask.dims == [batch, heads, 1, places])
+            && self.append.as_ref().is_none_or(new)
+            && (self.seen.is_none() || (self.append.is_some() && self.mask.is_none()))
+            && self.turn.iter().flatten().all(|view| view.elements() == size && view.is_rows() && view.kind == self.q.kind)
+            && self.keys > 0
+            && self.parts.dims == [batch, heads, places.div_ceil(self.keys), size + 2]
+            && self.parts.is_rows()
+            && self.parts.kind == Kind::F32
+    }
 }
 
 /// What a launch may ask for on any device: blocks along each axis, threads along each axis and of a block.
@@ -215,6 +321,10 @@ impl Work {
                     && product.residual.as_ref().is_none_or(|view| whole(&[view], 3))
             }
             Self::Attention(attention) => whole(&[&attention.q, &attention.k, &attention.v, &attention.o], 4),
+            Self::OneToken(work) => {
+                whole(&[&work.q, &work.k, &work.v, &work.parts], 4)
+                    && work.append.as_ref().is_none_or(|append| whole(&[&append.k, &append.v], 4))
+            }
         };
         if !right {
             return Err("a rank, a size or strides that its kind of step never has");
@@ -222,6 +332,7 @@ impl Work {
         let fit = match self {
             Self::Conv(conv) => conv.operands_fit(),
             Self::Product(product) => product.operands_fit(),
+            Self::OneToken(work) => work.operands_fit(),
             Self::Kernel(_) | Self::Attention(_) => true,
         };
         if fit { Ok(()) } else { Err("operands that do not fit each other") }
@@ -264,9 +375,17 @@ impl Work {
             Self::Product(product) => {
                 let constant = is_constant(&product.b);
                 let has = [product.bias.is_some(), product.residual.is_some(), constant];
-                serde_json::json!([product.alpha, product.activation, has])
+                match &product.norm {
+                    None => serde_json::json!([product.alpha, product.activation, has]),
+                    Some(norm) => {
+                        serde_json::json!([product.alpha, product.activation, has, norm.epsilon, norm.centred])
+                    }
+                }
             }
             Self::Attention(attention) => serde_json::json!([attention.scale]),
+            Self::OneToken(work) => {
+                serde_json::json!([work.scale, work.keys, work.append.is_some(), work.turn.is_some(), work.seen])
+            }
             Self::Kernel(_) => serde_json::Value::Null,
         }
     }

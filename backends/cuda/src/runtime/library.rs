@@ -45,7 +45,7 @@ pub fn bind(plan: Plan, work: &Work, address: &dyn Fn(&View) -> u64, workspace: 
             let value = scale.insert(Box::new(attention.scale));
             tensors.push((SCALE, std::ptr::from_ref::<f32>(value) as u64));
         }
-        Work::Kernel(_) => unreachable!("a generated kernel has no pattern"),
+        Work::Kernel(_) | Work::OneToken(_) => unreachable!("only kernels of ours compute it"),
     }
     let binding = plan.bind(&tensors, workspace)?;
     Ok(Ready::Dnn { plan, binding, waits, _scale: scale })
@@ -91,7 +91,7 @@ pub fn pattern(site: impl Into<Site>, work: &Work) -> Option<std::result::Result
         Work::Conv(conv) => conv_pattern(conv).map(|pattern| Pattern::convolution(site, &pattern)),
         Work::Product(product) => product_pattern(product).map(|pattern| Pattern::product(site, &pattern)),
         Work::Attention(attention) => sdpa(attention).map(|pattern| Pattern::attention(site, &pattern)),
-        Work::Kernel(_) => None,
+        Work::Kernel(_) | Work::OneToken(_) => None,
     }
 }
 
@@ -136,7 +136,7 @@ fn conv_pattern(conv: &ConvWork) -> Option<ConvPattern> {
 }
 
 fn product_pattern(product: &ProductWork) -> Option<ProductPattern> {
-    if product.alpha != 1.0 {
+    if product.alpha != 1.0 || product.norm.is_some() {
         return None;
     }
     let bias = |view: &View| {
@@ -231,7 +231,7 @@ pub fn product(work: &Work, tf32: bool, end: End) -> Option<Product> {
             product.epilogue = blas_epilogue(conv.activation, end)?;
             Some(product)
         }
-        Work::Product(work) => {
+        Work::Product(work) if work.norm.is_none() => {
             let [batch, m, n] = [work.y.dims[0], work.y.dims[1], work.y.dims[2]];
             let k = work.a.dims[2];
             let mut product = Product::dense(blas_element(work.a.kind, tf32)?, m, n, k);
@@ -290,7 +290,16 @@ mod tests {
         let pattern = |a: View| {
             let b = rows(&[2, 16, 24]);
             let y = rows(&[2, 8, 24]);
-            product_pattern(&ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation: None })
+            product_pattern(&ProductWork {
+                a,
+                b,
+                bias: None,
+                residual: None,
+                y,
+                alpha: 1.0,
+                activation: None,
+                norm: None,
+            })
         };
         assert!(pattern(rows(&[2, 8, 16])).is_some());
         let repeated = rows(&[8, 16]).broadcast(&[2, 8, 16]).expect("one matrix serves both");
@@ -316,7 +325,7 @@ mod tests {
                 let rows = |dims: &[u64]| View::rows(BufferId(0), kind, dims);
                 let (a, b, y) = (rows(&[1, 8, 16]), rows(&[1, 16, 24]), rows(&[1, 8, 24]));
                 let activation = Some(activation);
-                let work = ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation };
+                let work = ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation, norm: None };
                 let work = Work::Product(work);
                 let epilogue = |program: &Program| {
                     let product = product(&work, false, end(program, &work)).expect("the library computes it");

@@ -2,7 +2,7 @@
 
 use super::{Device, Result};
 use crate::{
-    program::{Place, Program},
+    program::{Edge, Place, Program},
     view::{BufferId, View},
 };
 use planforge_kernels_cuda::device::Buffer;
@@ -55,8 +55,9 @@ impl Constants {
 pub struct Memory {
     arena: Buffer,
     weights: Constants,
-    pub inputs: Vec<Buffer>,
-    pub outputs: Vec<Buffer>,
+    pub inputs: Vec<Rc<Buffer>>,
+    /// Of a state the input's.
+    pub outputs: Vec<Rc<Buffer>>,
     /// By stream.
     workspaces: Vec<Buffer>,
 }
@@ -65,17 +66,22 @@ impl Memory {
     /// Memory for `program` with a workspace for each stream; contexts of one engine share its weights.
     pub fn new(device: &Device, program: &Program, weights: Constants, workspaces_bytes: &[u64]) -> Result<Self> {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let edges = |edges: &[crate::program::Edge]| {
-            edges
-                .iter()
-                .map(|edge| device.gpu.alloc(size(program.buffer(edge.buffer).bytes)))
-                .collect::<std::result::Result<Vec<_>, _>>()
-        };
+        let own = |edge: &Edge| device.gpu.alloc(size(program.buffer(edge.buffer).bytes)).map(Rc::new);
+        let inputs = program.inputs.iter().map(own).collect::<std::result::Result<Vec<_>, _>>()?;
+        let outputs = program.outputs.iter().enumerate().map(|(number, edge)| match program.state_of_output(number) {
+            Some(state) => Ok(inputs[state.input as usize].clone()),
+            None => own(edge),
+        });
+        let outputs = outputs.collect::<std::result::Result<Vec<_>, _>>()?;
+        // A state begins as zeros.
+        for state in &program.states {
+            inputs[state.input as usize].fill(0)?;
+        }
         Ok(Self {
             arena: device.gpu.alloc(size(program.arena_bytes))?,
             weights,
-            inputs: edges(&program.inputs)?,
-            outputs: edges(&program.outputs)?,
+            inputs,
+            outputs,
             workspaces: workspaces_bytes
                 .iter()
                 .map(|bytes| device.gpu.alloc(size(*bytes)))
@@ -110,16 +116,20 @@ impl Memory {
         let (memory, begin) = match program.buffer(buffer).place {
             Place::Arena(begin) => (&self.arena, begin),
             Place::Weights(at) => self.weights.part(at),
-            Place::Input(number) => (&self.inputs[number as usize], 0),
-            Place::Output(number) => (&self.outputs[number as usize], 0),
+            Place::Input(number) => (&*self.inputs[number as usize], 0),
+            Place::Output(number) => (&*self.outputs[number as usize], 0),
         };
         Ok(memory.read((begin + at) as usize, bytes)?)
     }
 
     /// Bytes of everything.
     pub fn bytes(&self) -> u64 {
-        let own = self.inputs.iter().chain(&self.outputs).chain(&self.workspaces);
-        self.weights.len_bytes() + (self.arena.len_bytes() + own.map(Buffer::len_bytes).sum::<usize>()) as u64
+        // A state is an input and an output in one.
+        let states = self.outputs.iter().filter(|output| self.inputs.iter().any(|input| Rc::ptr_eq(input, output)));
+        let twice: usize = states.map(|buffer| buffer.len_bytes()).sum();
+        let edges: usize = self.inputs.iter().chain(&self.outputs).map(|buffer| buffer.len_bytes()).sum();
+        let workspaces: usize = self.workspaces.iter().map(Buffer::len_bytes).sum();
+        self.weights.len_bytes() + (self.arena.len_bytes() + edges - twice + workspaces) as u64
     }
 
     /// Fills the arena with small halves of either sign, so that what is timed has data like real data.

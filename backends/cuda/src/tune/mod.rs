@@ -297,7 +297,7 @@ mod tests {
         let rows = |dims: &[u64]| View::rows(BufferId(0), Kind::F16, dims);
         let (a, b, y) = (rows(&[1, 8, 16]), rows(&[1, 16, 24]), rows(&[1, 8, 24]));
         let activation = Some(Activation::Gelu(GeluForm::Erf));
-        Work::Product(ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation })
+        Work::Product(ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation, norm: None })
     }
 
     /// A program with the buffer that the product's views are of.

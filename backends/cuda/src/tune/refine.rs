@@ -17,6 +17,9 @@ use std::{
 const FINALISTS: usize = 3;
 /// How much slower by itself a finalist may be.
 const SLACK: f64 = 1.3;
+/// The same where the whole is one row: its matrices come from memory, whatever they take from a warm cache.
+const FINALISTS_OF_ROWS: usize = 10;
+const SLACK_OF_ROWS: f64 = 2.0;
 /// What counts as quicker: more than the noise of a median.
 const GAIN: f64 = 0.998;
 /// A step whose share of the whole is less is not worth a comparison.
@@ -44,14 +47,18 @@ pub(super) fn refine(
     for step in &program.steps {
         ready.push(prepare(device, program, step, step.tactic.as_ref(), memory, kernels)?);
     }
+    let (finalists, slack) = match program.states.is_empty() {
+        true => (FINALISTS, SLACK),
+        false => (FINALISTS_OF_ROWS, SLACK_OF_ROWS),
+    };
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for (index, step) in program.steps.iter().enumerate() {
         if matches!(step.work, Work::Kernel(_)) {
             continue;
         }
         let Some(tried) = tuned.tried.get(&step.name) else { continue };
-        let finalist = |timed: &&Timed| timed.us <= tried[0].us * SLACK;
-        let candidates = || tried.iter().filter(finalist).take(FINALISTS).cloned().collect();
+        let finalist = |timed: &&Timed| timed.us <= tried[0].us * slack;
+        let candidates = || tried.iter().filter(finalist).take(finalists).cloned().collect();
         let group = groups.entry(signature(program, &step.work)).or_insert_with(|| Group {
             steps: Vec::new(),
             candidates: candidates(),

@@ -32,10 +32,10 @@ pub fn compile_for(capability: u32, generated: &Generated) {
             let head = source.text.split_once(&format!(" {}(", source.name)).map_or("", |(_, rest)| rest);
             let head = head.split(')').next().unwrap_or_default();
             // Those that only some have are macros.
-            let hidden = ["BIAS_PARAMETER", "RESIDUAL_PARAMETER", "MASK_PARAMETER"].into_iter();
-            let hidden =
-                hidden.filter(|name| head.contains(name) && source.text.contains(&format!("#define {name} ,")));
-            let parameters = head.split(',').count() + hidden.count();
+            let macros = head.split(' ').filter(|word| word.contains("_PARAMETER"));
+            let defined = |name: &str| source.text.split_once(&format!("#define {} ,", name.trim_end_matches(',')));
+            let lines = macros.filter_map(defined).filter_map(|(_, rest)| rest.lines().next());
+            let parameters = head.split(',').count() + lines.map(|line| line.split(',').count()).sum::<usize>();
             assert_eq!(cubin.parameters()[source.name], vec![8; parameters], "{} for {arch}", source.name);
         }
         Err(error) => panic!("{error}\n{}", generated.source.text),

@@ -199,6 +199,11 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T value, unsigned m
     return host::taken<T>((host::self->flat % host::WARP) ^ mask);
 }
 
+template <class T> static inline T __shfl_sync(unsigned, T value, unsigned lane) {
+    host::give(&value, sizeof value);
+    return host::taken<T>(lane);
+}
+
 // Halves, rounded to the nearest even; subnormal ones too.
 static inline float half_to_float(unsigned short h) {
     const unsigned sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, fraction = h & 1023;

@@ -17,7 +17,7 @@ const FENCE_BYTES: usize = 256;
 const FENCE: u8 = 0xff;
 
 /// Memory with fences around it, filled with what is no number.
-struct Memory {
+pub struct Memory {
     bytes: Vec<u8>,
     begin: usize,
     len: usize,
@@ -32,8 +32,12 @@ impl Memory {
 
     fn of(content: &[u8]) -> Self {
         let mut memory = Self::new(content.len());
-        memory.bytes[memory.begin..][..content.len()].copy_from_slice(content);
+        memory.put(content);
         memory
+    }
+
+    pub fn put(&mut self, content: &[u8]) {
+        self.bytes[self.begin..][..content.len()].copy_from_slice(content);
     }
 
     fn content(&self) -> &[u8] {
@@ -57,7 +61,8 @@ pub struct Host<'a> {
     program: &'a Program,
     arena: Memory,
     weights: Memory,
-    inputs: Vec<Memory>,
+    /// States are outputs too.
+    pub inputs: Vec<Memory>,
     outputs: Vec<Memory>,
 }
 
@@ -81,13 +86,17 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// What an output holds.
+    /// What an output holds; a state is the input that it changes.
     pub fn output(&self, number: usize) -> Tensor {
         let edge = &self.program.outputs[number];
         let shape: Vec<usize> = edge.shape.iter().map(|dim| *dim as usize).collect();
         // Memory is given out in larger pieces.
         let bytes = shape.iter().product::<usize>() * edge.element.bytes();
-        let content = self.outputs[number].content()[..bytes].to_vec();
+        let memory = match self.program.state_of_output(number) {
+            Some(state) => &self.inputs[state.input as usize],
+            None => &self.outputs[number],
+        };
+        let content = memory.content()[..bytes].to_vec();
         Tensor::new(edge.element, shape, content.into()).expect("it has as many bytes as its shape says")
     }
 

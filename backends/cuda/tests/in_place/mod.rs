@@ -17,7 +17,16 @@ fn product(y: View, activation: Activation) -> Work {
     let [m, n] = [y.dims[1], y.dims[2]];
     let rows = |dims: &[u64]| View::rows(BufferId(0), y.kind, dims);
     let (a, b) = (rows(&[1, m, 8]), rows(&[1, 8, n]));
-    Work::Product(ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation: Some(activation) })
+    Work::Product(ProductWork {
+        a,
+        b,
+        bias: None,
+        residual: None,
+        y,
+        alpha: 1.0,
+        activation: Some(activation),
+        norm: None,
+    })
 }
 
 /// Runs a kernel on `bytes` in place.

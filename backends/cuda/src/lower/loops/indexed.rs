@@ -169,6 +169,9 @@ impl Lowering<'_> {
     /// The first input's elements where the result is to lie.
     fn data_of_result(&mut self, node: &Node) -> Outcome<View> {
         let x = self.input_view(node, 0)?;
+        if self.states.is_in_place(node.outputs[0]) {
+            return Ok(x);
+        }
         let y = self.place(node.outputs[0])?;
         self.copy(&x, &y, &node.origins)?;
         Ok(y)

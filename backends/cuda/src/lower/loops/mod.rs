@@ -64,7 +64,13 @@ impl Lowering<'_> {
     }
 
     /// The same with one thread for each element of the only result.
-    fn nest_of_result(&mut self, node: &Node, name: &str, reads: &[View], body: &str) -> Outcome<()> {
+    pub(in crate::lower) fn nest_of_result(
+        &mut self,
+        node: &Node,
+        name: &str,
+        reads: &[View],
+        body: &str,
+    ) -> Outcome<()> {
         let y = self.place(node.outputs[0])?;
         let dims = y.dims.clone();
         self.nest(node, name, reads, &y, &dims, body)?;
