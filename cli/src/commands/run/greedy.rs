@@ -120,8 +120,8 @@ impl Loop {
         }
         for port in &ports {
             let is_cache = |(input, _): &(String, String)| *input == port.name && !is_one_number(port);
-            let starts_empty = self.states.iter().chain(&self.feeds).any(is_cache)
-                || self.count.as_ref() == Some(&port.name);
+            let starts_empty =
+                self.states.iter().chain(&self.feeds).any(is_cache) || self.count.as_ref() == Some(&port.name);
             if starts_empty && !given.contains_key(&port.name) {
                 given.insert(port.name.clone(), zeros(port)?);
             }
@@ -194,7 +194,11 @@ fn alike(input: &Port, output: &Port) -> Result<(), Failure> {
     if (input.element, &input.shape) == (output.element, &output.shape) {
         return Ok(());
     }
-    let told = |port: &Port| format!("{} {} {:?}", port.name, port.element, port.shape);
+    let size = |size: &Option<u64>| size.map_or_else(|| "?".to_owned(), |size| size.to_string());
+    let told = |port: &Port| {
+        let sizes: Vec<String> = port.shape.iter().map(size).collect();
+        format!("{} {} [{}]", port.name, port.element, sizes.join(", "))
+    };
     Err(Failure::usage(format!("{} is not like {}", told(input), told(output)))
         .hint("an output takes the place of an input of the same type and shape"))
 }
