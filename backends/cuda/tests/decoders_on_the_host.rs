@@ -72,7 +72,14 @@ fn error(got: &Tensor, expected: &Tensor) -> f64 {
 }
 
 /// Runs `steps` steps from `position` on, every kernel with a choice by its number `choice`.
-fn decode(emulator: &Emulator, name: &str, precision: Precision, kind: Kind, (position, steps): (i64, i64), choice: usize) {
+fn decode(
+    emulator: &Emulator,
+    name: &str,
+    precision: Precision,
+    kind: Kind,
+    (position, steps): (i64, i64),
+    choice: usize,
+) {
     let graph = imported(name, precision);
     let Lowered { program, weights } = lowered(&graph, kind);
     let mut inputs = first(&graph);

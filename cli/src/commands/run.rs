@@ -31,14 +31,22 @@ pub struct Args {
     /// Index of the optimization profile
     #[arg(long, value_name = "N", default_value_t = 0)]
     profile: usize,
-    /// Decode so many tokens greedily: each run gets the token that the last gave and the next place, and caches stay
-    /// where they are; tokens called 'prompt' in the file come first
+    /// Decode so many tokens greedily, caches kept in place
+    ///
+    /// Each run gets the token that the last gave and the next place. Tokens called 'prompt' in the input file come first;
+    /// caches and the place may be left out there and begin as zeros. The outputs are the 'tokens', and what the last run
+    /// gave beside caches.
     #[arg(long = "loop", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     tokens: Option<u32>,
-    /// With --loop: an input and the output that takes its place at the next run, where the plan does not tell
+    /// With --loop: an input, and the output that it is at the next run
+    ///
+    /// Found by themselves: what the plan changes in place, the one whole number that is an output too, and caches whose
+    /// names say it.
     #[arg(long, value_name = "INPUT=OUTPUT", requires = "tokens")]
     feed: Vec<String>,
-    /// With --loop: the input that is one more at every run, where the plan does not tell
+    /// With --loop: the input that is one more at every run
+    ///
+    /// Found by itself where it is the only other whole number.
     #[arg(long, value_name = "INPUT", requires = "tokens")]
     count: Option<String>,
 }

@@ -270,7 +270,11 @@ impl OneTokenWork {
             && self.mask.as_ref().is_none_or(|mask| mask.dims == [batch, heads, 1, places])
             && self.append.as_ref().is_none_or(new)
             && (self.seen.is_none() || (self.append.is_some() && self.mask.is_none()))
-            && self.turn.iter().flatten().all(|view| view.elements() == size && view.is_rows() && view.kind == self.q.kind)
+            && self
+                .turn
+                .iter()
+                .flatten()
+                .all(|view| view.elements() == size && view.is_rows() && view.kind == self.q.kind)
             && self.keys > 0
             && self.parts.dims == [batch, heads, places.div_ceil(self.keys), size + 2]
             && self.parts.is_rows()

@@ -120,8 +120,8 @@ impl Loop {
         }
         for port in &ports {
             let is_cache = |(input, _): &(String, String)| *input == port.name && !is_one_number(port);
-            let starts_empty = self.states.iter().chain(&self.feeds).any(is_cache)
-                || self.count.as_ref() == Some(&port.name);
+            let starts_empty =
+                self.states.iter().chain(&self.feeds).any(is_cache) || self.count.as_ref() == Some(&port.name);
             if starts_empty && !given.contains_key(&port.name) {
                 given.insert(port.name.clone(), zeros(port)?);
             }
@@ -176,7 +176,9 @@ impl Loop {
             }
         }
         let mean_ms = (runs > 1).then(|| began.elapsed().as_secs_f64() * 1e3 / (runs - 1) as f64);
-        last.retain(|name, _| wanted.contains(name));
+        // Of what was fed back only the token says something.
+        let is_fed = |name: &String| self.feeds[1..].iter().any(|(_, output)| output == name);
+        last.retain(|name, _| wanted.contains(name) && !is_fed(name));
         let bytes = found.iter().flat_map(|token| token.to_le_bytes()).collect();
         last.insert(TOKENS.into(), HostTensor { element: ElementType::I64, shape: vec![found.len()], bytes });
         Ok(Decoded { outputs: last, runs, mean_ms })
@@ -194,7 +196,11 @@ fn alike(input: &Port, output: &Port) -> Result<(), Failure> {
     if (input.element, &input.shape) == (output.element, &output.shape) {
         return Ok(());
     }
-    let told = |port: &Port| format!("{} {} {:?}", port.name, port.element, port.shape);
+    let size = |size: &Option<u64>| size.map_or_else(|| "?".to_owned(), |size| size.to_string());
+    let told = |port: &Port| {
+        let sizes: Vec<String> = port.shape.iter().map(size).collect();
+        format!("{} {} [{}]", port.name, port.element, sizes.join(", "))
+    };
     Err(Failure::usage(format!("{} is not like {}", told(input), told(output)))
         .hint("an output takes the place of an input of the same type and shape"))
 }
