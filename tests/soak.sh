@@ -14,7 +14,7 @@ seconds=${1:-600}
 filter=${2:-'test(/(^|::)(convolutions|movements|products)$/) or test(/agrees?_with|_is_its_definition$|_never_panic$/)
  or test(/every_history|any_spelling|specs_that_differ|fixed_point$|to_the_nanosecond$|never_overlaps$|graph_digest$/)
  or test(/keeps_its_digests$|changed_weight|changed_meaning/)'}
-faults='(package(planforge-tests) and (binary(chaos) or binary(faults) or binary(full_disk)
+faults='(package(planforge-tests) and (binary(chaos) or binary(chaos_fleet) or binary(faults) or binary(full_disk)
  or binary(cut_replies) or binary(memory))) or binary(backup)
  or test(/revo[ck]|set_back|ends_at_any_frame|keeps_the_promises|whoever_waits_comes_back|checked_backed_up/)
  or test(mutants_of_plans_that_are_sealed_again_never_panic)'

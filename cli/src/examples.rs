@@ -32,6 +32,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "planforge up",
             "planforge up --data ~/farm --listen 127.0.0.1:7400",
+            "planforge up --label zone=b  # jobs may ask for it: submit --require label=zone=b",
             "planforge up --listen 0.0.0.0:7400 --tls-cert farm.pem --tls-key farm.key",
         ],
     ),

@@ -92,6 +92,8 @@ async fn every_route_of_a_loopback_port_asks_for_a_token() {
         (Method::POST, "/api/v1/blobs/scrub", "application/json"),
         (Method::POST, "/v1/uploads", "application/json"),
         (Method::PATCH, "/v1/uploads/1", "application/partial-upload"),
+        (Method::POST, "/v1/uploads/1/address", "application/json"),
+        (Method::POST, "/v1/uploads/1/parts", "application/json"),
         (Method::DELETE, "/v1/uploads/1", "application/json"),
     ];
     for (method, path, kind) in change {

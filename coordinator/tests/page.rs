@@ -161,6 +161,22 @@ async fn names_are_escaped_wherever_they_show() {
 }
 
 #[tokio::test]
+async fn what_jobs_may_ask_of_a_device_stands_on_its_card_and_at_its_agent() {
+    let served = Served::start().await;
+    let gpu = r#"{"kind":"gpu","name":"scripted","memory_mib":9856,"gpu":{"driver":"570.86.10","mig":"1g.10gb"}}"#;
+    let own = v1::Device { fingerprint_json: gpu.into(), ..support::agent::device("gpu0", SKU, "native 1") };
+    let hello = support::agent::hello("a", vec![own]);
+    let labels = vec!["zone=b&c".into(), "quiet".into()];
+    let mut agent = Agent::connect(farm(&served), v1::Hello { labels, ..hello }).await;
+    assert!(agent.next().await.is_some());
+    let text = served.get("/devices").await.text();
+    for words in ["driver 570.86.10", "MIG slice 1g.10gb", r#"<code class="chip">quiet</code>"#, "quiet zone=b&#38;c"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!text.contains("zone=b&c"), "{text}");
+}
+
+#[tokio::test]
 async fn a_median_of_disturbed_windows_alone_is_marked_in_lists_and_on_its_job() {
     const DISTURBED: &str = r#"{"schema_version":1,"latency_ms":{"median":1.25},"windows":[
         {"iterations":40,"tainted":["throttled: thermal"]},

@@ -404,6 +404,9 @@ pub struct Device {
     /// what is prepared are named.
     #[prost(string, repeated, tag = "16")]
     pub prepares_json: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// NAME or NAME=VALUE that its agent was started with; the agent leaves them out
+    #[prost(string, repeated, tag = "17")]
+    pub labels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Engine {

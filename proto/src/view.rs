@@ -625,6 +625,9 @@ pub struct DeviceView {
     /// Of a processor: toolchains with which it compiles for devices elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prepares: Vec<Value>,
+    /// What its agent was started with, `NAME` or `NAME=VALUE`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
 }
 
 impl From<v1::Device> for DeviceView {
@@ -646,6 +649,7 @@ impl From<v1::Device> for DeviceView {
             quarantined: device.quarantined,
             quarantine_reason: some_text(device.quarantine_reason),
             prepares: device.prepares_json.into_iter().filter_map(some_json).collect(),
+            labels: device.labels,
         }
     }
 }

@@ -36,7 +36,10 @@ fn levels_of_this_processor_are_measured_against_each_other() {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("--measure"), "{output:?}");
 
-    let document = farm.json(&["matrix", path, "--sku", &skus, "--measure"]);
+    let document = farm.json(&["matrix", path, "--sku", &skus, "--measure", "--require", "memory=1MiB"]);
+    let jobs = farm.json(&["jobs", "--all"])["jobs"].clone();
+    let asked = |job: &Value| job["requires"] == serde_json::json!(["memory=1MiB"]);
+    assert!(jobs.as_array().is_some_and(|jobs| jobs.len() >= 4 && jobs.iter().all(asked)), "{jobs}");
     for sku in [low, high] {
         assert_eq!(cell(&document, sku, sku)["state"], "own", "{document}");
     }

@@ -1,8 +1,9 @@
 //! A farm whose blobs lie in S3: built, fetched, killed, moved home and back, and refused in words.
 
 use nix::sys::signal::Signal;
+use planforge_client::{Blobs, Endpoint, EndpointOptions, Token};
 use planforge_postgres_server::Server;
-use planforge_s3_server::{BUCKET, Proxy, S3Server};
+use planforge_s3_server::{BUCKET, Fault, Proxy, S3Server};
 use planforge_tests::{
     eventually,
     farm::{Farm, Link, id_of},
@@ -15,6 +16,7 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output},
+    time::Duration,
 };
 
 const PLACE: &str = "s3://farm/blobs";
@@ -218,6 +220,86 @@ fn an_upload_goes_on_behind_its_last_part_after_kill_9() {
         .success()
     );
     assert_eq!(fs::read(&out).expect("a file"), bytes);
+}
+
+/// Bytes that are like no others.
+fn many_bytes(count: u32, salt: u32) -> Vec<u8> {
+    (0..count).flat_map(|at| (at ^ salt).to_le_bytes()).collect()
+}
+
+#[test]
+fn large_uploads_go_to_the_store_itself_after_a_kill_too_and_through_the_coordinator_where_they_cannot() {
+    let server = S3Server::start();
+    let proxy = Proxy::before(server.address());
+    let mut farm = start(&proxy.endpoint(), &server, &["--blobs-direct", "60"]);
+    let endpoint = Endpoint::parse(&farm.url, &EndpointOptions::default()).expect("a URL");
+    let token = Token::new(&farm.admin).expect("a token");
+    let client = || Blobs::new(&endpoint, Some(token.clone())).expect("a client");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let by_clients = || {
+        let seen = proxy.seen();
+        let signed =
+            |seen: &&planforge_s3_server::Seen| seen.method == "PUT" && seen.target.contains("X-Amz-Signature=");
+        seen.iter().filter(signed).map(|seen| seen.target.clone()).collect::<Vec<_>>()
+    };
+    let is_whole = |digest: &str, bytes: &[u8]| {
+        let stored =
+            fs::read(server.object(BUCKET, &format!("blobs/sha256/{}/{digest}", &digest[..2]))).expect("an object");
+        assert!(stored == bytes, "other bytes than were sent");
+        let left: Vec<_> = server.keys(BUCKET).into_iter().filter(|key| key.contains("uploads/")).collect();
+        assert_eq!(left, Vec::<String>::new());
+    };
+
+    // The second part is held up, and the coordinator is killed meanwhile.
+    let bytes = many_bytes(5 << 20, 0);
+    proxy.decide(|seen| match seen.target.contains("partNumber=2") && seen.target.contains("X-Amz-Signature=") {
+        true => Fault::Slow(Duration::from_millis(1_500)),
+        false => Fault::None,
+    });
+    let (sender, sent) = (client(), bytes.clone());
+    let sending = runtime.spawn(async move { sender.put_bytes(sent.into()).await });
+    eventually("a client writes the second part", || match by_clients() {
+        targets if targets.len() >= 2 => Ok(()),
+        targets => Err(format!("{targets:?}")),
+    });
+    farm.kill_coordinator();
+    assert_eq!(blobs_in(&server), 0, "nothing is visible");
+    farm.restart_coordinator();
+    let digest = runtime.block_on(sending).expect("it ends").expect("it is stored").to_string();
+    is_whole(&digest, &bytes);
+    let targets = by_clients();
+    let first = targets.iter().filter(|target| target.contains("partNumber=1&")).count();
+    assert_eq!(first, 1, "the first part is not written again: {targets:?}");
+    assert!(targets.iter().all(|target| target.contains("X-Amz-Expires=60")), "{targets:?}");
+
+    // A client that the store refuses sends the rest to the coordinator, and says why.
+    let bytes = many_bytes(5 << 20, 7);
+    let before = targets.len();
+    proxy.decide(|seen| match seen.target.contains("partNumber=2") && seen.target.contains("X-Amz-Signature=") {
+        true => Fault::Answered(403, "AccessDenied"),
+        false => Fault::None,
+    });
+    let digest = runtime.block_on(client().put_bytes(bytes.clone().into())).expect("it is stored").to_string();
+    is_whole(&digest, &bytes);
+    assert_eq!(by_clients().len(), before + 2, "one part, and one that was refused");
+
+    // A project's token reaches nobody else's upload, whatever it asks.
+    let announced = serde_json::json!({ "digest": "7".repeat(64), "size_bytes": 20 << 20 }).to_string();
+    let json = ["-H", "Content-Type: application/json", "-H", "Planforge-Direct: ?1"];
+    let begun = said(&process::run(curl(&farm, "/v1/uploads", &[&json[..], &["-d", &announced]].concat())));
+    assert_eq!(header(&begun, "planforge-part-bytes"), (8 << 20).to_string());
+    let made = farm.json(&["token", "create", "other", "--role", "submit", "--project", "other"]);
+    let other = format!("Authorization: Bearer {}", made["secret"].as_str().expect("a secret"));
+    let asks = [("address", r#"{"offset":0,"sha256":"SHA"}"#), ("parts", r#"{"offset":0,"sha256":"SHA","etag":"a"}"#)];
+    for (what, body) in asks {
+        let (url, body) =
+            (format!("{}{}/{what}", farm.url, header(&begun, "location")), body.replace("SHA", &"7".repeat(64)));
+        let mut asked = Command::new("curl");
+        asked.args(["-s", "-i", "-H", &other, "-d", &body, &url]).args(json);
+        let refused = said(&process::run(asked));
+        assert!(refused.starts_with("HTTP/1.1 404") && !refused.contains("X-Amz-Signature"), "{refused}");
+    }
 }
 
 #[test]

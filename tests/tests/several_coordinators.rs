@@ -396,6 +396,48 @@ fn a_replica_that_is_promoted_while_a_job_runs_loses_nothing_that_was_acknowledg
     drop((first, second, old));
 }
 
+/// What a newer coordinator does to the schema when it starts: it adds to it, in one transaction.
+const NEWER: &str = "DO $$ DECLARE name TEXT; BEGIN \
+    PERFORM pg_advisory_xact_lock(hashtext('planforge'), hashtext(current_schema())); \
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename <> 'schema_versions' LOOP \
+        EXECUTE format('ALTER TABLE %I ADD COLUMN of_the_next_release TEXT NOT NULL DEFAULT %L', name, 'x'); \
+    END LOOP; \
+    CREATE TABLE of_the_next_release (id BIGINT PRIMARY KEY); \
+    INSERT INTO schema_versions (version, applied_ms) VALUES (9000, 0); \
+END $$";
+
+#[test]
+fn a_newer_release_migrates_while_older_ones_serve_and_they_go_on_until_they_are_started_anew() {
+    let Some(fleet) = Fleet::new() else { return };
+    let mut first = fleet.leader("first");
+    let mut second = fleet.standby("second");
+    let way = Proxy::to(&second.url);
+    let _agent = fleet.agent(&way.url());
+    let before = fleet.submit(&way.url(), 5);
+    let mut watch = fleet.watch(&way.url(), &before);
+    fleet.wait_job(&way.url(), &before, "runs", |job| job["state"] == "running" || is_ended(job));
+    fleet.server.sql("farm", NEWER);
+    let status = watch.wait();
+    assert!(status.success() && watch.log().contains("succeeded"), "{status}: {}", watch.log());
+    fleet.check_success(&way.url(), &before);
+    let after = fleet.submit(&first.url, 6);
+    fleet.check_success(&way.url(), &after);
+    process::run_json(fleet.cli(&way.url(), &["token", "create", "after", "--role", "agent", "--json"]));
+    // One that stood by since before takes over.
+    first.process.kill_9();
+    leads(&mut second, Instant::now(), "a kill, on a newer schema");
+    let later = fleet.submit(&way.url(), 7);
+    fleet.check_success(&way.url(), &later);
+    assert!(fleet.tokens(&way.url()).contains(&"after".to_owned()));
+    // Started anew it says what is to be done, and touches nothing.
+    let mut again = fleet.start("first");
+    assert!(!again.wait().success());
+    let log = again.log();
+    assert!(log.contains("newer") && log.contains("9000"), "{log}");
+    let unlike = "SELECT COUNT(*) FROM jobs WHERE of_the_next_release <> 'x'";
+    assert_eq!(fleet.server.sql("farm", unlike), "0", "what older ones write has the newer one's default");
+}
+
 #[test]
 fn folders_and_stores_that_do_not_belong_together_are_refused() {
     let Some(fleet) = Fleet::new() else { return };

@@ -12,7 +12,7 @@ use crate::{
     wait::Patience,
 };
 use planforge_fleet::shapes;
-use planforge_types::{OptimizationProfile, Precision, Sku, ToolchainConstraint};
+use planforge_types::{OptimizationProfile, Precision, Requirement, Sku, ToolchainConstraint};
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
@@ -30,6 +30,10 @@ pub struct Args {
     /// With --on: keep jobs that no known device can run until one can
     #[arg(long, requires = "on")]
     wait_for_device: bool,
+    /// With --on: only on a device with this, as for 'planforge submit': memory=40GiB, driver=570, mig=none or label=NAME;
+    /// repeat for several
+    #[arg(long = "require", value_name = "KEY=VALUE", requires = "on")]
+    requires: Vec<Requirement>,
     /// With --on: higher goes first
     #[arg(long, value_name = "N", requires = "on", allow_negative_numbers = true,
           value_parser = clap::value_parser!(i32).range(-100..=100))]

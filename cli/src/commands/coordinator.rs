@@ -76,7 +76,7 @@ pub struct ListenArgs {
     pub blobs: Option<String>,
     #[command(flatten)]
     pub cloud: CloudArgs,
-    /// Let clients read blobs from the store itself, by addresses that hold for so long
+    /// Let clients read blobs from the store itself, and write large ones to it, by addresses that hold for so long
     #[arg(long, value_name = "S", hide_short_help = true, value_parser = clap::value_parser!(u64).range(1..=300))]
     pub blobs_direct: Option<u64>,
     /// Where the farm's other coordinators reach this one while it leads: http://HOST:PORT or https://HOST:PORT, and no load

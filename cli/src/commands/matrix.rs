@@ -10,7 +10,7 @@ use crate::{
     context::Context,
     failure::Failure,
     farm::{Farm, Need},
-    request::parse_precision,
+    request::{self, parse_precision},
     tables,
     wait::Patience,
 };
@@ -18,7 +18,7 @@ use lookup::{Looked, Wanted};
 use planforge_documents::matrix as document;
 use planforge_proto::ErrorCode;
 use planforge_report::matrix::{Classes, Matrix, classes};
-use planforge_types::{BuildSpec, Precision, Sku, ToolchainConstraint, durable};
+use planforge_types::{BuildSpec, Precision, Requirement, Sku, ToolchainConstraint, durable};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
@@ -45,6 +45,10 @@ pub struct Args {
     /// With --measure: keep jobs that no known device can run until one can
     #[arg(long, requires = "measure")]
     wait_for_device: bool,
+    /// With --measure: only on a device with this, as for 'planforge submit': memory=40GiB, driver=570, mig=none or label=NAME;
+    /// repeat for several
+    #[arg(long = "require", value_name = "KEY=VALUE", requires = "measure")]
+    requires: Vec<Requirement>,
     #[command(flatten)]
     patience: Patience,
     /// Write the matrix to this file: .html with a heat map, .md or .json
@@ -68,6 +72,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     }
     let format = args.output.as_deref().map(Format::of).transpose()?;
     let spec = spec(&args)?;
+    let requires = request::requires(&args.requires)?;
     let wanted: Vec<Wanted> = args
         .models
         .iter()
@@ -83,6 +88,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
                     context,
                     farm,
                     wait_for_device: args.wait_for_device,
+                    requires: &requires,
                     patience: args.patience,
                 };
                 all_done &= job.complete(wanted, &mut looked).await?;

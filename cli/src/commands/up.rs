@@ -7,6 +7,7 @@ use crate::{
     local::{Agent, DataFolder, state_folder},
 };
 use planforge_client::Endpoint;
+use planforge_types::{Label, requirement};
 use std::time::Duration;
 
 /// How often the agent is looked after.
@@ -16,13 +17,18 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Args {
     #[command(flatten)]
     listen: ListenArgs,
+    /// Label by which jobs may ask for this machine ('planforge submit --require label=NAME=VALUE'); repeat for several
+    #[arg(long = "label", value_name = "NAME[=VALUE]")]
+    labels: Vec<Label>,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    requirement::labels(args.labels.iter().cloned()).map_err(|error| Failure::usage(error.to_string()))?;
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
     let Some((coordinator, mut asked)) = args.listen.start(context, &folder).await? else { return Ok(()) };
     let cache_bytes = context.settings.agent_cache_bytes()?;
-    let mut agent = Agent::start(Endpoint::unix(folder.socket_path()), &state_folder(folder.path()), cache_bytes)?;
+    let (endpoint, state) = (Endpoint::unix(folder.socket_path()), state_folder(folder.path()));
+    let mut agent = Agent::start(endpoint, &state, cache_bytes, args.labels)?;
     let _record = announce(context, &coordinator, &folder)?;
     let result = tokio::select! {
         () = asked.until_ended(|| reload(context, &coordinator)) => Ok(()),

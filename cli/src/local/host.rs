@@ -4,6 +4,7 @@ use crate::{backends, failure::Failure, settings::Settings};
 use planforge_agent::{AgentConfig, AgentError, HostDevices};
 use planforge_client::Endpoint;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Label;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -42,10 +43,16 @@ pub struct Agent {
 
 impl Agent {
     /// Starts the agent of this host, embedded: it ends at once when asked to, and its workers with it.
-    pub fn start(endpoint: Endpoint, state: &Path, cache_bytes: Option<u64>) -> Result<Self, Failure> {
+    pub fn start(
+        endpoint: Endpoint,
+        state: &Path,
+        cache_bytes: Option<u64>,
+        labels: Vec<Label>,
+    ) -> Result<Self, Failure> {
         let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.to_owned())));
         let mut config = AgentConfig::new(endpoint, None, state.to_owned(), devices)?;
         config.embedded = true;
+        config.labels = labels;
         config.limits.cache_bytes = cache_bytes.unwrap_or(config.limits.cache_bytes);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {

@@ -117,7 +117,7 @@ impl Local {
             }
             Some(host) => {
                 let (endpoint, state) = (self.client.endpoint().clone(), state_folder(self.folder.path()));
-                host.agent = Some(Agent::start(endpoint, &state, self.agent_cache_bytes)?);
+                host.agent = Some(Agent::start(endpoint, &state, self.agent_cache_bytes, Vec::new())?);
                 true
             }
             // The host starts its agent when it has something to run; a client only waits for that.

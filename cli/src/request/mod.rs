@@ -153,6 +153,13 @@ fn read_spec(path: &Path) -> Result<BuildSpec, Failure> {
     BuildSpec::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
+/// What `--require` asks of devices, as it travels.
+pub fn requires(asked: &[Requirement]) -> Result<Vec<String>, Failure> {
+    let all = asked.iter().try_fold(Requirement::default(), |all, one| all.and(one));
+    let all = all.map_err(|error| Failure::usage(error.to_string()).hint("name one of them with --require"))?;
+    Ok(all.texts())
+}
+
 /// Each of `values`, or what the template has when none is given.
 fn or_template<T: Clone>(values: &[T], template: T) -> Vec<T> {
     if values.is_empty() { vec![template] } else { values.to_vec() }
@@ -193,13 +200,6 @@ impl RequestArgs {
         let best = [ToolchainConstraint::default()];
         let wanted = if self.toolchain.is_empty() { &best[..] } else { &self.toolchain };
         unique(wanted.iter().chain([baseline]).map(ToString::to_string))
-    }
-
-    /// What is asked of devices, as it travels.
-    fn requires(&self) -> Result<Vec<String>, Failure> {
-        let all = self.requires.iter().try_fold(Requirement::default(), |all, one| all.and(one));
-        let all = all.map_err(|error| Failure::usage(error.to_string()).hint("name one of them with --require"))?;
-        Ok(all.texts())
     }
 
     /// One spec for every combination of precision and compatibility, over every `--spec`, or over `base` where an
@@ -316,7 +316,7 @@ pub fn assemble(
         refresh_disturbed: args.refresh_disturbed,
         allow_inaccurate: args.allow_inaccurate,
         no_fallback: args.no_fallback,
-        requires: args.requires()?,
+        requires: requires(&args.requires)?,
         kind: v1::JobKind::Build.into(),
         eval_digest: attached.eval.map(|eval| eval.to_string()).unwrap_or_default(),
         builds: args.builds()?.unwrap_or(1),

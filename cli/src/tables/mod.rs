@@ -250,7 +250,11 @@ fn prepares(json: &str) -> String {
 /// One row a device kind; the last column is the flag to paste. With `embedded` they are those of a farm that commands run
 /// among themselves: an idle one has no agent before a command builds.
 pub fn devices(devices: &[v1::Device], embedded: bool) -> String {
-    let mut rows = table(&["agent", "device", "name", "state", "toolchains", "flag"]);
+    let labelled = devices.iter().any(|device| !device.labels.is_empty());
+    let labels = labelled.then_some("labels");
+    let columns: Vec<_> =
+        ["agent", "device", "name", "state"].into_iter().chain(labels).chain(["toolchains", "flag"]).collect();
+    let mut rows = table(&columns);
     for device in devices {
         let fingerprint: Value = serde_json::from_str(&device.fingerprint_json).unwrap_or_default();
         let name = fingerprint.get("name").and_then(Value::as_str).unwrap_or("-").to_owned();
@@ -260,14 +264,10 @@ pub fn devices(devices: &[v1::Device], embedded: bool) -> String {
         }
         toolchains.extend(device.prepares_json.iter().map(|json| prepares(json)));
         for sku in &device.skus {
-            rows.add_row([
-                device.agent.clone(),
-                device.id.clone(),
-                name.clone(),
-                device_state(device, embedded),
-                toolchains.join("; "),
-                format!("--sku {sku}"),
-            ]);
+            let known = [device.agent.clone(), device.id.clone(), name.clone(), device_state(device, embedded)];
+            let labels = labelled.then(|| if device.labels.is_empty() { "-".into() } else { device.labels.join(" ") });
+            let flag = format!("--sku {sku}");
+            rows.add_row(known.into_iter().chain(labels).chain([toolchains.join("; "), flag]));
         }
     }
     render(rows, &[])
@@ -511,6 +511,10 @@ mod tests {
             ..Default::default()
         };
         assert!(devices(std::slice::from_ref(&device), true).contains("idle (embedded)"));
+        assert!(!devices(std::slice::from_ref(&device), false).contains("LABELS"));
+        let labelled = v1::Device { labels: vec!["quiet".into(), "zone=b".into()], ..device.clone() };
+        let text = devices(&[labelled, device.clone()], false);
+        assert!(text.lines().next().unwrap().contains("LABELS") && text.contains("quiet zone=b"), "{text}");
         let text = devices(&[device], false);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);

@@ -27,6 +27,8 @@ pub(super) struct Direct {
     http: OnceLock<Option<reqwest::Client>>,
     /// It was tried and did not work.
     is_off: AtomicBool,
+    /// The same of writing to it.
+    writes_off: AtomicBool,
 }
 
 impl Direct {
@@ -34,11 +36,20 @@ impl Direct {
         !self.is_off.load(Ordering::Relaxed)
     }
 
-    fn http(&self) -> Option<&reqwest::Client> {
+    /// Whether blobs may be written to it.
+    pub fn writes(&self) -> bool {
+        !self.writes_off.load(Ordering::Relaxed)
+    }
+
+    pub fn write_no_more(&self) {
+        self.writes_off.store(true, Ordering::Relaxed);
+    }
+
+    pub fn http(&self) -> Option<&reqwest::Client> {
         let made = self.http.get_or_init(|| {
             let made = made();
             if let Err(error) = &made {
-                tracing::debug!(%error, "blobs are not read from their store");
+                tracing::debug!(%error, "blobs are neither read from their store nor written to it");
             }
             made.ok()
         });
@@ -64,15 +75,19 @@ fn made() -> Result<reqwest::Client, TlsError> {
 }
 
 impl Blobs {
+    /// Whoever is reached under TLS sends nobody to where others can read along.
+    pub(super) fn may_follow(&self, address: &str) -> bool {
+        let is_plain = !matches!(*self.endpoint, Endpoint::Https { .. });
+        address.starts_with("https://") || is_plain && address.starts_with("http://")
+    }
+
     /// Follows the coordinator's answer to the store, whose answer is returned. `None`: that did not work, and is not tried
     /// again.
     pub(super) async fn follow(&self, told: &Response) -> Option<Response> {
         let text = |name: &str| told.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let follow = async {
             let (address, range) = text(header::LOCATION.as_str()).zip(text(PLANFORGE_RANGE)).ok_or("no address")?;
-            // Whoever is reached under TLS sends nobody to where others can read along.
-            let is_plain = !matches!(*self.endpoint, Endpoint::Https { .. });
-            if !(address.starts_with("https://") || is_plain && address.starts_with("http://")) {
+            if !self.may_follow(&address) {
                 return Err("its address is not encrypted".to_owned());
             }
             let http = self.direct.http().ok_or("no client for it")?;

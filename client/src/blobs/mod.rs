@@ -2,7 +2,8 @@
 //!
 //! A blob is named by its SHA-256. Down: `GET` with `Range`, hashed while it streams, resumed into a `.part` file,
 //! renamed into place only after the digest matched. Up: `POST /v1/uploads` opens an upload, `PATCH` continues it at
-//! the offset that `HEAD` tells, and the coordinator shows the blob only after the digest matched there.
+//! the offset that `HEAD` tells, and the coordinator shows the blob only after the digest matched there. Where the
+//! coordinator keeps blobs in a store that can be reached from here, large ones are read and written there.
 //! No proxy is ever asked: the connection goes where the endpoint says.
 
 mod certify;
@@ -10,6 +11,7 @@ mod direct;
 mod download;
 mod error;
 mod file_body;
+mod parts;
 mod upload;
 
 pub use error::BlobError;

@@ -1,7 +1,8 @@
 //! Upload by offset.
 
 use super::{
-    BlobError, Blobs, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, ProgressFn, STALL_TIMEOUT, file_body::FileBody, number,
+    BlobError, Blobs, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, ProgressFn, STALL_TIMEOUT, direct::PLANFORGE_DIRECT,
+    file_body::FileBody, number,
 };
 use bytes::Bytes;
 use planforge_types::Digest;
@@ -9,6 +10,8 @@ use reqwest::{Body, Method, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
+    ops::Range,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -17,8 +20,10 @@ use std::{
     time::Duration,
 };
 
-const UPLOAD_OFFSET: &str = "upload-offset";
+pub(super) const UPLOAD_OFFSET: &str = "upload-offset";
 const UPLOAD_COMPLETE: &str = "upload-complete";
+/// Bytes of each part that the store itself takes.
+const PLANFORGE_PART_BYTES: &str = "planforge-part-bytes";
 const UPLOADS_PATH: &str = "/v1/uploads";
 /// How often a running upload looks whether it still moves and tells its caller.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
@@ -37,17 +42,36 @@ struct UploadAnswer {
 
 /// What an upload's bytes come from.
 #[derive(Clone)]
-enum Source {
+pub(super) enum Source {
     File { file: Arc<File>, path: PathBuf, size_bytes: u64 },
     Bytes(Bytes),
 }
 
 impl Source {
-    fn size_bytes(&self) -> u64 {
+    pub fn size_bytes(&self) -> u64 {
         match self {
             Self::File { size_bytes, .. } => *size_bytes,
             Self::Bytes(bytes) => bytes.len() as u64,
         }
+    }
+
+    /// Some of the bytes, and what they hash to.
+    pub async fn part(&self, range: Range<u64>) -> Result<(Bytes, Digest), BlobError> {
+        let source = self.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let whole = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+            let bytes = match &source {
+                Self::Bytes(bytes) => bytes.slice(whole(range.start)..whole(range.end)),
+                Self::File { file, path, .. } => {
+                    let mut piece = vec![0; whole(range.end - range.start)];
+                    file.read_exact_at(&mut piece, range.start).map_err(BlobError::disk("read", path))?;
+                    Bytes::from(piece)
+                }
+            };
+            let digest = Digest::of(&bytes);
+            Ok((bytes, digest))
+        });
+        read.await.expect("reading and hashing do not panic")
     }
 
     /// The bytes from `offset` on; `sent` counts what left.
@@ -64,7 +88,15 @@ impl Source {
 /// Where an opened upload stands.
 enum Opened {
     Exists,
-    At { path: String, offset: u64 },
+    At { upload: Upload, offset: u64 },
+}
+
+/// An upload that the coordinator opened.
+#[derive(Clone)]
+struct Upload {
+    path: String,
+    /// Of each part that the store itself takes; `None`: it takes none.
+    part_bytes: Option<u64>,
 }
 
 impl Blobs {
@@ -107,7 +139,7 @@ impl Blobs {
         let mut backoff = self.retries.backoff();
         let mut idle_tries = 0;
         let mut furthest = 0;
-        let mut upload: Option<String> = None;
+        let mut upload: Option<Upload> = None;
         loop {
             let error =
                 match self.send_once(source, digest, &mut upload, &mut furthest, &mut idle_tries, progress).await {
@@ -137,17 +169,18 @@ impl Blobs {
         &self,
         source: &Source,
         digest: Digest,
-        upload: &mut Option<String>,
+        upload: &mut Option<Upload>,
         furthest: &mut u64,
         idle_tries: &mut u32,
         progress: ProgressFn<'_>,
     ) -> Result<(), BlobError> {
         let opened = match upload {
             None => self.open_upload(digest, source.size_bytes()).await?,
-            Some(path) => self.upload_offset(path.clone()).await?,
+            Some(upload) => self.upload_offset(upload.clone()).await?,
         };
-        let Opened::At { path, offset } = opened else { return Ok(()) };
-        *upload = Some(path.clone());
+        let Opened::At { upload: open, offset } = opened else { return Ok(()) };
+        *upload = Some(open.clone());
+        let Upload { path, part_bytes } = open;
         if offset > *furthest {
             *furthest = offset;
             *idle_tries = 0;
@@ -158,6 +191,10 @@ impl Blobs {
             return Err(BlobError::Protocol { url, reason });
         }
         progress(offset);
+        let offset = match part_bytes {
+            Some(part_bytes) => self.write_parts(source, &path, offset, part_bytes, progress).await?,
+            None => offset,
+        };
         let sent = Arc::new(AtomicU64::new(offset));
         let request = self
             .request(Method::PATCH, &path)
@@ -191,36 +228,38 @@ impl Blobs {
         let order = serde_json::to_vec(&OpenUpload { digest, size_bytes }).expect("plain data");
         let request =
             self.request(Method::POST, UPLOADS_PATH).header(header::CONTENT_TYPE, "application/json").body(order);
+        let request = if self.direct.writes() { request.header(PLANFORGE_DIRECT, "?1") } else { request };
         let response = self.send(request, STALL_TIMEOUT).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, &url).await);
         }
         let location = response.headers().get(header::LOCATION).and_then(|v| v.to_str().ok()).map(str::to_owned);
         let offset = number(&response, UPLOAD_OFFSET).unwrap_or(0);
+        let part_bytes = number(&response, PLANFORGE_PART_BYTES);
         let body = self.body(response, &url, MAX_ANSWER_BYTES).await?;
         let answer: UploadAnswer = serde_json::from_slice(&body).unwrap_or_default();
         match location {
             _ if answer.state == "exists" => Ok(Opened::Exists),
-            Some(path) if path.starts_with('/') => Ok(Opened::At { path, offset }),
+            Some(path) if path.starts_with('/') => Ok(Opened::At { upload: Upload { path, part_bytes }, offset }),
             _ => Err(BlobError::Protocol { url, reason: "the answer names no upload to continue".into() }),
         }
     }
 
-    async fn upload_offset(&self, path: String) -> Result<Opened, BlobError> {
-        let url = self.url(&path);
-        let response = self.send(self.request(Method::HEAD, &path), STALL_TIMEOUT).await?;
+    async fn upload_offset(&self, upload: Upload) -> Result<Opened, BlobError> {
+        let url = self.url(&upload.path);
+        let response = self.send(self.request(Method::HEAD, &upload.path), STALL_TIMEOUT).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, &url).await);
         }
         match number(&response, UPLOAD_OFFSET) {
-            Some(offset) => Ok(Opened::At { path, offset }),
+            Some(offset) => Ok(Opened::At { upload, offset }),
             None => Err(BlobError::Protocol { url, reason: "the answer has no Upload-Offset".into() }),
         }
     }
 }
 
 /// Longest a transfer of `bytes` may take at all: one at 128 KiB/s is as good as dead.
-fn transfer_limit(bytes: u64) -> Duration {
+pub(super) fn transfer_limit(bytes: u64) -> Duration {
     Duration::from_secs(bytes / (128 << 10))
 }
 

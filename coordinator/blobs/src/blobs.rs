@@ -2,7 +2,7 @@
 
 use crate::{
     BlobStore,
-    cloud::CloudBlobs,
+    cloud::{CloudBlobs, PartAddress},
     error::BlobError,
     local::LocalBlobs,
     scrub::{ScrubOptions, ScrubReport, ScrubState},
@@ -79,6 +79,34 @@ impl Blobs {
         match self {
             Self::Folder(_) => Ok(None),
             Self::Cloud(blobs) => blobs.direct(digest, range).await,
+        }
+    }
+
+    /// Bytes of every part but the last of an upload that its client may write to the store itself.
+    pub fn direct_part_bytes(&self, id: &str) -> Result<Option<u64>, BlobError> {
+        match self {
+            Self::Folder(_) => Ok(None),
+            Self::Cloud(blobs) => blobs.direct_part_bytes(id),
+        }
+    }
+
+    pub async fn part_address(&self, id: &str, offset: u64, part: Digest) -> Result<PartAddress, BlobError> {
+        match self {
+            Self::Folder(_) => Err(BlobError::NotDirect { id: id.to_owned() }),
+            Self::Cloud(blobs) => blobs.part_address(id, offset, part).await,
+        }
+    }
+
+    pub async fn part_written(
+        &self,
+        id: &str,
+        offset: u64,
+        part: Digest,
+        tag: &str,
+    ) -> Result<UploadStatus, BlobError> {
+        match self {
+            Self::Folder(_) => Err(BlobError::NotDirect { id: id.to_owned() }),
+            Self::Cloud(blobs) => blobs.part_written(id, offset, part, tag).await,
         }
     }
 

@@ -64,6 +64,11 @@ pub enum BlobError {
     #[error("upload '{id}' stands at offset {expected}, not {given}")]
     OffsetMismatch { id: String, expected: u64, given: u64 },
 
+    #[error(
+        "the parts of upload '{id}' are not its client's to write: it is small, at its end, or came this way so far"
+    )]
+    NotDirect { id: String },
+
     #[error("another request is writing to upload '{id}', which stands at offset {offset}")]
     UploadBusy { id: String, offset: u64 },
 
@@ -170,7 +175,7 @@ impl BlobError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotFound { .. } | Self::UploadUnknown { .. } => ErrorCode::NotFound,
-            Self::OffsetMismatch { .. } | Self::UploadBusy { .. } => ErrorCode::Conflict,
+            Self::OffsetMismatch { .. } | Self::UploadBusy { .. } | Self::NotDirect { .. } => ErrorCode::Conflict,
             Self::DigestMismatch { .. } | Self::SizeMismatch { .. } => ErrorCode::Refused,
             Self::Full { .. } | Self::Reserved { .. } | Self::ProjectFull { .. } | Self::TooManyUploads { .. } => {
                 ErrorCode::ResourceExhausted
@@ -195,6 +200,7 @@ impl BlobError {
                  the coordinator's disk looked at"
             }
             Self::UploadUnknown { .. } => "it ended or was collected after a long pause; begin a new upload",
+            Self::NotDirect { .. } => "send its bytes with PATCH, from the offset named in Upload-Offset on",
             Self::OffsetMismatch { .. } => "continue at the offset named in Upload-Offset",
             Self::UploadBusy { .. } => "wait a moment, ask for the offset and continue there",
             Self::DigestMismatch { .. } => {

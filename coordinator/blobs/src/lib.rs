@@ -50,7 +50,7 @@ mod turn;
 mod uploader;
 
 pub use blobs::Blobs;
-pub use cloud::{CloudAccess, CloudBlobs, CloudBlobsOptions, CloudPlace};
+pub use cloud::{CloudAccess, CloudBlobs, CloudBlobsOptions, CloudPlace, PartAddress};
 pub use error::{BlobError, Room, Whose};
 pub use local::{How, LocalBlobs, LocalBlobsOptions, blob_path, check_blob, copy_blob};
 pub use notes::{MemoryNotes, Note, NoteChange, Notes};

@@ -26,6 +26,8 @@ pub struct DeviceCard {
     /// Toolchains that are of no use on this device, and why.
     pub doubts: Vec<String>,
     pub facts: Vec<String>,
+    /// What its agent was started with, for jobs that ask for it.
+    pub labels: Vec<String>,
     /// What is live of it: clocks, temperature, power, memory; and while it measures, that nothing is asked of it.
     pub live: Vec<String>,
     /// When what it was measured from and to, as the agent says.
@@ -130,12 +132,17 @@ impl DeviceCard {
         let memory = (fingerprint.memory_mib > 0).then(|| format::bytes(fingerprint.memory_mib << 20));
         let board = fingerprint.board();
         let doubts = doubts(device, board.as_ref());
+        let gpu = fingerprint.gpu.as_ref();
+        let driver = gpu.map(|gpu| &gpu.driver).filter(|driver| !driver.is_empty());
+        let mig = gpu.and_then(|gpu| gpu.mig.as_ref());
         let facts = [
             memory,
             board.map(|b| {
                 format!("compute capability {}: {}", b.capability, hardware::precisions(b.capability).join(", "))
             }),
             (device.threads > 0).then(|| format!("{} cores", device.threads)),
+            driver.map(|driver| format!("driver {driver}")),
+            mig.map(|profile| format!("MIG slice {profile}")),
         ];
         Self {
             name: if fingerprint.name.is_empty() { device.id.clone() } else { fingerprint.name },
@@ -146,6 +153,7 @@ impl DeviceCard {
             doubts,
             toolchains: device.offers.iter().map(|offer| toolchain(&offer.toolchain_json, "")).collect(),
             facts: facts.into_iter().flatten().collect(),
+            labels: device.labels.clone(),
             // What an agent said that is away says nothing of now.
             live: if device.online { telemetry.words() } else { Vec::new() },
             measured: measured.filter(|_| device.online),

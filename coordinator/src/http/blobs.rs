@@ -1,7 +1,11 @@
 //! Blobs over plain HTTP: `GET`/`HEAD` by digest with ranges, uploads by offset.
 //!
 //! ```text
-//! POST  /v1/uploads            {"digest","size_bytes"}   200 {"state":"exists"} | 201 Location, Upload-Offset
+//! POST  /v1/uploads            {"digest","size_bytes"}   200 {"state":"exists"} | 201 Location, Upload-Offset; with
+//!                              Planforge-Direct: ?1, where its parts may be written to the store, Planforge-Part-Bytes too
+//! POST  /v1/uploads/ID/address {"offset","sha256"}       200 {"url","headers","size_bytes","lasts_s"}: where the client
+//!                              writes (PUT) the part that begins at that offset, whose bytes hash so
+//! POST  /v1/uploads/ID/parts   {"offset","sha256","etag"} 204 Upload-Offset: it was written, and the store calls it so
 //! HEAD  /v1/uploads/ID                                   204 Upload-Offset
 //! PATCH /v1/uploads/ID         Upload-Offset, Upload-Complete: ?0|?1; body = bytes from that offset on
 //! GET   /v1/blobs/sha256/HEX   with Planforge-Direct: ?1, where blobs lie in a cloud and --blobs-direct says so: 307
@@ -27,15 +31,18 @@ use futures::StreamExt;
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
 const UPLOAD_COMPLETE: HeaderName = HeaderName::from_static("upload-complete");
 const UPLOAD_LENGTH: HeaderName = HeaderName::from_static("upload-length");
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
-/// `?1`: the client can read from the blob store itself, at an address that it is given.
+/// `?1`: the client can read from the blob store itself, or write to it, at an address that it is given.
 const PLANFORGE_DIRECT: HeaderName = HeaderName::from_static("planforge-direct");
 /// With such an address: the Range that it is good with.
 const PLANFORGE_RANGE: HeaderName = HeaderName::from_static("planforge-range");
+/// The client may write parts of so many bytes to the blob store itself.
+const PLANFORGE_PART_BYTES: HeaderName = HeaderName::from_static("planforge-part-bytes");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 /// Media type of the bytes of an upload.
 const PARTIAL_UPLOAD: &str = "application/partial-upload";
@@ -47,6 +54,8 @@ pub(super) fn routes() -> Router<App> {
         .route("/v1/blobs/sha256/{hex}", get(download))
         .route("/v1/uploads", post(begin))
         .route("/v1/uploads/{id}", head(offset).patch(append).delete(abandon))
+        .route("/v1/uploads/{id}/address", post(part_address))
+        .route("/v1/uploads/{id}/parts", post(part_written))
 }
 
 pub(super) fn digest_of(hex: &str) -> Result<Digest, ApiError> {
@@ -92,7 +101,7 @@ async fn download(
             return Ok(response);
         }
     };
-    if method == Method::GET && headers.get(PLANFORGE_DIRECT).is_some_and(|value| value.as_bytes() == b"?1") {
+    if method == Method::GET && wants_direct(&headers) {
         let (first, end) = (part.start, part.end);
         if let Some((address, lasts)) = app.blobs.direct(digest, part.clone()).await? {
             app.farm.note_download(&caller, digest);
@@ -119,6 +128,11 @@ async fn download(
         }))
     };
     Ok((status, answer, body).into_response())
+}
+
+/// Whether the client can use the blob store itself.
+fn wants_direct(headers: &HeaderMap) -> bool {
+    headers.get(PLANFORGE_DIRECT).is_some_and(|value| value.as_bytes() == b"?1")
 }
 
 fn text(value: &str) -> HeaderValue {
@@ -156,6 +170,7 @@ struct UploadAnswer {
 async fn begin(
     State(app): State<App>,
     caller: Caller,
+    headers: HeaderMap,
     JsonBody(announced): JsonBody<Announcement>,
 ) -> Result<Response, Refusal> {
     caller.may_write()?;
@@ -169,10 +184,66 @@ async fn begin(
         }
         Begun::Upload(status) => {
             let location = [(header::LOCATION, format!("/v1/uploads/{}", status.id))];
+            let mut standing = standing(&status);
+            if wants_direct(&headers)
+                && let Some(part_bytes) = app.blobs.direct_part_bytes(&status.id)?
+            {
+                standing.insert(PLANFORGE_PART_BYTES, HeaderValue::from(part_bytes));
+            }
             let body = Json(UploadAnswer { state: "open", offset: Some(status.offset) });
-            Ok((StatusCode::CREATED, location, standing(&status), body).into_response())
+            Ok((StatusCode::CREATED, location, standing, body).into_response())
         }
     }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PartAsk {
+    offset: u64,
+    sha256: Digest,
+}
+
+#[derive(Serialize)]
+struct PartAnswer {
+    url: String,
+    headers: BTreeMap<String, String>,
+    size_bytes: u64,
+    lasts_s: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PartTold {
+    offset: u64,
+    sha256: Digest,
+    etag: String,
+}
+
+async fn part_address(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    JsonBody(PartAsk { offset, sha256 }): JsonBody<PartAsk>,
+) -> Result<Response, Refusal> {
+    caller.may_write()?;
+    let (digest, _) = app.blobs.upload_of(&uploader(&caller), &id)?;
+    let part = app.blobs.part_address(&id, offset, sha256).await.map_err(refused)?;
+    let lasts_s = part.lasts.as_secs();
+    tracing::debug!(%digest, offset, bytes = part.size_bytes, lasts_s, "lets a client write to the blob store");
+    let answer = PartAnswer { url: part.url, headers: part.headers, size_bytes: part.size_bytes, lasts_s };
+    Ok(([(header::CACHE_CONTROL, NO_STORE)], Json(answer)).into_response())
+}
+
+async fn part_written(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    JsonBody(PartTold { offset, sha256, etag }): JsonBody<PartTold>,
+) -> Result<Response, Refusal> {
+    caller.may_write()?;
+    app.blobs.upload_of(&uploader(&caller), &id)?;
+    let status = app.blobs.part_written(&id, offset, sha256, &etag).await.map_err(refused)?;
+    Ok((StatusCode::NO_CONTENT, standing(&status)).into_response())
 }
 
 fn uploader(caller: &Caller) -> Uploader {

@@ -134,9 +134,11 @@ fn expected(route: &str) -> [u16; 6] {
         // This farm certifies nobody; who may have a certificate is told in `tests/enrollment.rs`.
         "POST /v1/enroll" | "POST /v1/certificate" => [400, 400, 400, 400, 400, 401],
         // Somebody else's upload does not exist.
-        "HEAD /v1/uploads/{id}" | "PATCH /v1/uploads/{id}" | "DELETE /v1/uploads/{id}" => {
-            [404, 404, 404, 404, 404, 401]
-        }
+        "HEAD /v1/uploads/{id}"
+        | "PATCH /v1/uploads/{id}"
+        | "DELETE /v1/uploads/{id}"
+        | "POST /v1/uploads/{id}/address"
+        | "POST /v1/uploads/{id}/parts" => [404, 404, 404, 404, 404, 401],
         other => panic!("{other} is not in the matrix: say who may call it, and what they may see"),
     }
 }
@@ -208,6 +210,8 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         })
         .to_string(),
         "POST /v1/uploads" => serde_json::json!({ "digest": model, "size_bytes": world.model_bytes.len() }).to_string(),
+        "POST /v1/uploads/{id}/address" => serde_json::json!({ "offset": 0, "sha256": model }).to_string(),
+        "POST /v1/uploads/{id}/parts" => serde_json::json!({ "offset": 0, "sha256": model, "etag": "a" }).to_string(),
         "POST /login" => "token=nonsense".into(),
         "POST /do/cancel" | "POST /do/retry" => format!("id={}", world.job.id),
         "POST /do/priority" => format!("id={}&priority=2", world.job.id),

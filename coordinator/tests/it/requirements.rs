@@ -135,6 +135,8 @@ async fn a_job_that_asks_for_a_label_goes_to_the_agent_that_was_started_with_it(
     assert_eq!(of(&again.assigned().await), job.id);
     let agents = farm.list_agents(&Actor::local()).await.unwrap().agents;
     assert_eq!(agents[0].labels, ["quiet", "zone=b"]);
+    let devices = farm.list_devices(&Actor::local(), v1::ListDevicesRequest::default()).await.unwrap().devices;
+    assert_eq!(devices[0].labels, ["quiet", "zone=b"]);
     let mut twice = Agent::connect(&farm, v1::Hello { agent_id: "b".into(), ..labelled(&["zone=a", "zone=b"]) }).await;
     let Some(Kind::Refused(refused)) = twice.next().await else { panic!("it is taken") };
     assert!(refused.reason.contains("the label zone stands there twice"), "{refused:?}");
@@ -159,7 +161,7 @@ async fn what_nobody_known_has_is_refused_to_who_does_not_wait_for_it_and_so_is_
     let error = farm.submit(&Actor::local(), now(&["memory=40GiB"])).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::Refused);
     assert!(error.message.contains("meets memory=40GiB (the largest has 24 GiB)"), "{}", error.message);
-    assert!(error.hint.contains("--wait-for-device"), "{}", error.hint);
+    assert!(error.hint.contains("'planforge submit --wait-for-device' waits"), "{}", error.hint);
     let told = farm.dry_run(&Actor::local(), now(&["driver=570"])).await.unwrap();
     assert_eq!(told.combinations[0].would, "refuse");
     assert!(told.combinations[0].detail.contains("meets driver=570 (no driver is known)"), "{told:?}");

@@ -202,6 +202,12 @@ impl Server {
         String::from_utf8_lossy(&answer.stdout).trim().to_owned()
     }
 
+    /// The same; `None` where the server does not answer, or refuses.
+    pub fn try_sql(&self, database: &str, sql: &str) -> Option<String> {
+        let answer = self.psql(database, sql).ok().filter(|answer| answer.status.success())?;
+        Some(String::from_utf8_lossy(&answer.stdout).trim().to_owned())
+    }
+
     /// Makes an empty database and says how it is reached.
     pub fn database(&self, name: &str) -> String {
         self.sql("postgres", &format!("CREATE DATABASE {name}"));

@@ -241,7 +241,9 @@ fn what_no_device_has_is_refused_in_words_and_what_one_has_is_built() {
         String::from_utf8(refused.stderr).unwrap()
     };
     let said = words(&["memory=9999TiB"], 6);
-    assert!(said.contains("meets memory=9999TiB (the largest has ") && said.contains("--wait-for-device"), "{said}");
+    assert!(said.contains("meets memory=9999TiB (the largest has "), "{said}");
+    // `build` has no such flag: the hint names the command that has.
+    assert!(said.contains("'planforge submit --wait-for-device' waits"), "{said}");
     let said = words(&["mig=none", "mig=any"], 2);
     assert!(said.contains("mig=none contradicts mig=any"), "{said}");
     let said = words(&["memory=40"], 2);
@@ -251,6 +253,52 @@ fn what_no_device_has_is_refused_in_words_and_what_one_has_is_built() {
     assert_eq!(json(&built)["jobs"][0]["requires"], serde_json::json!(["memory=1MiB", "mig=none"]));
     // It is the same engine to whoever asks for nothing.
     assert_eq!(json(&build(&[]))["jobs"][0]["cached"], true);
+}
+
+#[test]
+fn a_label_of_up_is_shown_and_what_asks_for_another_is_refused_by_every_command_that_runs_jobs() {
+    let world = World::new();
+    let twice = world.run(&["up", "--data", "twice", "--listen", "127.0.0.1:0", "--label", "a=1", "--label", "a=2"]);
+    assert_eq!(twice.status.code(), Some(2), "{}", transcript(world.root(), &twice));
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("the label a stands there twice"));
+
+    let up = Up::start_with(&world, &["--label", "zone=b", "--label", "quiet"]);
+    let sku = up.sku(&world);
+    let run = |args: &[&str]| up.command(&world, args).output().unwrap();
+    let labels = |said: Value, list: &str| said[list][0]["labels"].clone();
+    let both = serde_json::json!(["quiet", "zone=b"]);
+    assert_eq!(labels(json(&run(&["devices", "--json"])), "devices"), both);
+    assert_eq!(labels(json(&run(&["agents", "list", "--json"])), "agents"), both);
+    let table = String::from_utf8(run(&["devices"]).stdout).unwrap();
+    assert!(table.contains("LABELS") && table.contains("quiet zone=b"), "{table}");
+
+    let model = digits();
+    let model = model.to_str().unwrap();
+    let at_zone = ["--require", "label=zone=b"];
+    let submit = ["submit", model, "--sku", &sku, "--threads", "1", "--wait", "--json"];
+    let built = json(&run(&[&submit[..], &at_zone].concat()));
+    let plan = built["jobs"][0]["plan_digest"].as_str().unwrap().to_owned();
+    let bench = ["bench", &plan, "--on", &sku, "--detach", "--json"];
+    let measured = json(&run(&[&bench[..], &at_zone].concat()));
+    assert_eq!(measured["jobs"][0]["requires"], serde_json::json!(["label=zone=b"]), "{measured}");
+
+    let refused = |args: &[&str], words: &[&str]| {
+        let refused = run(&[args, &["--require", "label=zone=c"]].concat());
+        let said = transcript(world.root(), &refused);
+        assert_eq!(refused.status.code(), Some(6), "{said}");
+        assert!(words.iter().all(|words| said.contains(words)), "{said}");
+    };
+    let lacking = "label=zone=c (it is b)";
+    refused(&["submit", model, "--sku", &sku, "--threads", "2"], &[lacking, "'planforge submit --wait-for-device'"]);
+    refused(&bench, &[lacking, "'planforge bench --on SKU --wait-for-device'"]);
+    let skus = format!("{sku},{}", if sku == "cpu-x86-64-v2" { "cpu-x86-64-v3" } else { "cpu-x86-64-v2" });
+    let spec = r#"{"threads":2}"#;
+    refused(&["matrix", model, "--sku", &skus, "--spec", spec, "--measure"], &[lacking]);
+    // Each is about what is still to be run.
+    for alone in [&["bench", &plan][..], &["matrix", model, "--sku", &skus]] {
+        let said = run(&[alone, &at_zone].concat());
+        assert_eq!(said.status.code(), Some(2), "{}", transcript(world.root(), &said));
+    }
 }
 
 #[test]

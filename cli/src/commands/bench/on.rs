@@ -51,6 +51,7 @@ async fn measure(
     named: Digest,
     attached: &Attached,
 ) -> Result<(), Failure> {
+    let requires = request::requires(&args.requires)?;
     let engine = find(context, farm, named).await?;
     if let Some(inputs) = &args.measure.inputs {
         fits(inputs, &engine)?;
@@ -61,6 +62,7 @@ async fn measure(
         skus: args.on.iter().map(ToString::to_string).collect(),
         priority: args.priority.unwrap_or(0),
         wait_for_device: args.wait_for_device,
+        requires,
         // It is measured, not handed out: what it gets wrong stands in the report.
         allow_inaccurate: true,
         eval_digest: attached.eval.map(|eval| eval.to_string()).unwrap_or_default(),

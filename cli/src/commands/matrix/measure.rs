@@ -18,6 +18,8 @@ pub struct Measuring<'a> {
     pub context: &'a Context<'a>,
     pub farm: &'a Farm,
     pub wait_for_device: bool,
+    /// What is asked of every device, beside its kind.
+    pub requires: &'a [String],
     pub patience: Patience,
 }
 
@@ -63,6 +65,7 @@ impl Measuring<'_> {
             toolchains: vec![toolchain.unwrap_or_else(|| wanted.toolchain.to_string())],
             kind: v1::JobKind::Build.into(),
             wait_for_device: self.wait_for_device,
+            requires: self.requires.to_vec(),
             ..Default::default()
         };
         let reply = request::submit(self.context, self.farm, &request, &files).await?;
@@ -86,6 +89,7 @@ impl Measuring<'_> {
                 project: self.project(),
                 skus: vec![measured_on.to_string()],
                 wait_for_device: self.wait_for_device,
+                requires: self.requires.to_vec(),
                 allow_inaccurate: true,
                 kind: v1::JobKind::Benchmark.into(),
                 plan_digest: engine.engine.plan_digest.clone(),

@@ -1,7 +1,7 @@
 //! A store's objects: what is asked of it and how it stands, with errors in words.
 
 use super::{
-    http::Confirmed,
+    http::{CHECKSUM, Confirmed},
     place::{CloudAccess, CloudPlace, Objects, client},
 };
 use crate::{error::BlobError, trouble::Trouble};
@@ -14,6 +14,7 @@ use object_store::{
 };
 use planforge_types::Digest;
 use std::{
+    collections::BTreeMap,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -66,6 +67,14 @@ impl std::fmt::Debug for Bucket {
 pub(super) fn name(digest: Digest) -> String {
     let hex = digest.to_string();
     format!("sha256/{}/{hex}", &hex[..2])
+}
+
+/// The client's name of a part that somebody else wrote: as [`Bucket::put_part`] gives it, with the checksum that a store
+/// asks for which was told of one when the upload began.
+pub(super) fn part_id(tag: &str, digest: Digest) -> String {
+    let checksum = STANDARD.encode(digest.as_raw());
+    let tag = tag.replace('"', "&quot;");
+    format!("<PartMetadata><e_tag>{tag}</e_tag><checksum_sha256>{checksum}</checksum_sha256></PartMetadata>")
 }
 
 impl Bucket {
@@ -185,6 +194,32 @@ impl Bucket {
         let id = self.told("write part of an upload", answer)?.content_id;
         let is_confirmed = id.contains(&STANDARD.encode(digest.as_raw()));
         Ok(Part { id, is_confirmed })
+    }
+
+    /// An address under which one part of an upload can be written without keys, for so long, and the headers that such a
+    /// request has to have: the checksum is signed, and with it the bytes and how many they are.
+    pub async fn signed_part(
+        &self,
+        name: &str,
+        upload: &str,
+        index: usize,
+        digest: Digest,
+        lasts: Duration,
+    ) -> Result<(String, BTreeMap<String, String>), BlobError> {
+        let checksum = STANDARD.encode(digest.as_raw());
+        let value = http::HeaderValue::from_str(&checksum).expect("base64 is ASCII");
+        let options = SignedUrlOptions::new()
+            .with_query([("partNumber", (index + 1).to_string()), ("uploadId", upload.to_owned())])
+            .with_signed_header(http::HeaderName::from_static(CHECKSUM), value);
+        let answer = self.store.signed_url_opts(http::Method::PUT, &self.place.key(name), lasts, &options).await;
+        let url = self.told("sign an address", answer)?;
+        Ok((url.into(), BTreeMap::from([(CHECKSUM.to_owned(), checksum)])))
+    }
+
+    /// Copies an object; none is there half.
+    pub async fn copy(&self, from: &str, to: &str) -> Result<(), BlobError> {
+        let answer = self.store.copy(&self.place.key(from), &self.place.key(to)).await;
+        self.told("copy an object", answer)
     }
 
     pub async fn complete(&self, name: &str, upload: &str, parts: &[Part]) -> Result<(), BlobError> {

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{ClientConfig, crypto::ring};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// From one piece of an answer to the next.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-const CHECKSUM: &str = "x-amz-checksum-sha256";
+pub(super) const CHECKSUM: &str = "x-amz-checksum-sha256";
 
 /// The SHA-256 that a store says it keeps, in base64: put beside its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

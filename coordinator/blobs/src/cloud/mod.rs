@@ -3,6 +3,7 @@
 //! ```text
 //! PREFIX/planforge-farm.json   whose this place is
 //! PREFIX/sha256/ab/<hex>       a blob, named as in a folder
+//! PREFIX/uploads/<id>          what a client wrote itself, until it was looked at
 //! ```
 //!
 //! What else there is to know is kept as notes in the farm's database: open uploads and their parts, when a blob was last
@@ -21,6 +22,7 @@
 //! It is found by the look through all blobs; every client checks the digest of what it receives.
 
 mod bucket;
+mod direct;
 mod http;
 mod marker;
 mod place;
@@ -31,6 +33,7 @@ mod scrub;
 mod sweep;
 mod upload;
 
+pub use direct::PartAddress;
 pub use place::{CloudAccess, CloudPlace};
 
 use crate::{
@@ -76,7 +79,8 @@ pub struct CloudBlobsOptions {
     pub access: CloudAccess,
     /// Read every blob back after it was written, also where the store confirmed its checksum.
     pub read_back: bool,
-    /// How long an address holds under which a client reads a blob from the store itself; `None`: there are none.
+    /// How long an address holds under which a client reads a blob, or writes a part of one, at the store itself; `None`:
+    /// there are none.
     pub direct: Option<Duration>,
     /// Most bytes that all blobs and open uploads together may take; `None`: the store decides.
     pub max_bytes: Option<u64>,

@@ -17,6 +17,8 @@ use sha2::{
 use std::mem;
 
 pub(super) const UPLOAD: &str = "upload";
+/// Of one whose parts its client writes to the store itself.
+pub(super) const DIRECT: &str = "direct-upload";
 pub(super) const PART: &str = "part";
 
 /// Least bytes of a part but the last: S3 takes 5 MiB and more.
@@ -57,6 +59,8 @@ pub(super) struct Progress {
     pub hasher: Sha256,
     /// What waits to fill a part.
     pub tail: BytesMut,
+    /// Its client writes parts to the store itself: nobody here has hashed all of it.
+    pub direct: bool,
 }
 
 impl Progress {
@@ -88,7 +92,7 @@ impl Progress {
         let hash = hex::encode(self.sent.serialize());
         let kept = Kept { announced: announced.clone(), upload, hash };
         let note = |kind, name, text| NoteChange::Write(Note { kind, name, text, at_ms: now_ms() });
-        let mut changes = vec![note(UPLOAD, id.to_owned(), serde_json::to_string(&kept).unwrap_or_default())];
+        let mut changes = vec![note(self.kind(), id.to_owned(), serde_json::to_string(&kept).unwrap_or_default())];
         if let Some(part) = self.parts.last() {
             let kept = KeptPart { id: part.id.clone(), is_confirmed: part.is_confirmed };
             let text = serde_json::to_string(&kept).unwrap_or_default();
@@ -97,11 +101,15 @@ impl Progress {
         changes
     }
 
+    fn kind(&self) -> &'static str {
+        if self.direct { DIRECT } else { UPLOAD }
+    }
+
     /// What removes those notes.
     pub fn forgotten(&self, id: &str) -> Vec<NoteChange> {
         let Some(_) = &self.upload else { return Vec::new() };
         let parts = (0..self.parts.len()).map(|index| NoteChange::Remove { kind: PART, name: part_name(id, index) });
-        parts.chain([NoteChange::Remove { kind: UPLOAD, name: id.to_owned() }]).collect()
+        parts.chain([NoteChange::Remove { kind: self.kind(), name: id.to_owned() }]).collect()
     }
 }
 
@@ -124,8 +132,9 @@ pub(super) fn restored(note: &Note, parts: &[Note]) -> Option<(Announced, Progre
         let part: KeptPart = serde_json::from_str(&part.text).ok()?;
         found.push(Part { id: part.id, is_confirmed: part.is_confirmed });
     }
-    let hasher = sent.clone();
-    Some((kept.announced, Progress { upload: Some(kept.upload), parts: found, sent, hasher, tail: BytesMut::new() }))
+    let (hasher, direct) = (sent.clone(), note.kind == DIRECT);
+    let upload = Some(kept.upload);
+    Some((kept.announced, Progress { upload, parts: found, sent, hasher, tail: BytesMut::new(), direct }))
 }
 
 #[cfg(test)]

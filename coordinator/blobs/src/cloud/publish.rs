@@ -77,7 +77,7 @@ impl CloudBlobs {
     }
 
     /// Notes that a blob is there, and lets it be seen.
-    async fn told(&self, digest: Digest, mut also: Vec<NoteChange>) -> Result<(), BlobError> {
+    pub(super) async fn told(&self, digest: Digest, mut also: Vec<NoteChange>) -> Result<(), BlobError> {
         also.extend([write(ANNOUNCED, digest), remove(QUARANTINED, digest), remove(UNCONFIRMED, digest)]);
         self.note(also).await?;
         lock(&self.inner.announced).insert(digest, now_ms());

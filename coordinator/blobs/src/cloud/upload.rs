@@ -9,8 +9,8 @@ pub(super) use super::progress::part_bytes;
 use super::{
     CloudBlobs, CloudBlobsOptions, Inner,
     bucket::{Part, name},
-    lock,
-    progress::{PART, Progress, UPLOAD, restored},
+    direct, lock,
+    progress::{DIRECT, PART, Progress, UPLOAD, restored},
     publish::Written,
 };
 use crate::{
@@ -30,7 +30,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -44,13 +44,15 @@ const TAILS_MAX_BYTES: u64 = 64 << 20;
 
 /// One open upload.
 pub(super) struct Slot {
-    id: String,
-    announced: Announced,
+    pub id: String,
+    pub announced: Announced,
     /// Of every part but the last.
-    part_bytes: u64,
+    pub part_bytes: u64,
     /// Bytes that the store or the memory has.
-    offset: AtomicU64,
-    turn: Arc<Turn<Progress>>,
+    pub offset: AtomicU64,
+    /// Its client may write its parts to the store itself: none came through here before one did.
+    pub may_be_direct: AtomicBool,
+    pub turn: Arc<Turn<Progress>>,
 }
 
 /// All open uploads.
@@ -75,14 +77,22 @@ impl Slot {
     fn new(id: String, announced: Announced, progress: Progress, age: Duration) -> Self {
         let part_bytes = part_bytes(announced.size_bytes);
         let offset = (progress.parts.len() as u64 * part_bytes).min(announced.size_bytes);
-        Self { id, announced, part_bytes, offset: offset.into(), turn: Turn::new(progress, age) }
+        let is_untouched = progress.direct || progress.upload.is_none();
+        let may_be_direct = is_untouched && direct::suits(announced.size_bytes, part_bytes);
+        let (offset, may_be_direct) = (offset.into(), may_be_direct.into());
+        Self { id, announced, part_bytes, offset, may_be_direct, turn: Turn::new(progress, age) }
     }
 
-    fn offset(&self) -> u64 {
+    /// The object that its parts become.
+    fn object(&self, progress: &Progress) -> String {
+        if progress.direct { direct::staged(&self.id) } else { name(self.announced.digest) }
+    }
+
+    pub fn offset(&self) -> u64 {
         self.offset.load(Ordering::Acquire)
     }
 
-    fn status(&self) -> UploadStatus {
+    pub fn status(&self) -> UploadStatus {
         UploadStatus { id: self.id.clone(), offset: self.offset(), size_bytes: self.announced.size_bytes }
     }
 }
@@ -90,7 +100,8 @@ impl Slot {
 impl Uploads {
     /// Takes over what notes tell of; what makes no sense is left to the store's own rules.
     pub async fn load(notes: &dyn Notes, options: &CloudBlobsOptions) -> Result<Self, BlobError> {
-        let uploads = notes.of_kind(UPLOAD).await.map_err(BlobError::Notes)?;
+        let mut uploads = notes.of_kind(UPLOAD).await.map_err(BlobError::Notes)?;
+        uploads.extend(notes.of_kind(DIRECT).await.map_err(BlobError::Notes)?);
         let parts = notes.of_kind(PART).await.map_err(BlobError::Notes)?;
         let mut open = HashMap::new();
         let mut changes = Vec::new();
@@ -101,7 +112,7 @@ impl Uploads {
                     let slot = Slot::new(note.name.clone(), announced, progress, age);
                     open.insert(note.name, Arc::new(slot));
                 }
-                None => changes.push(NoteChange::Remove { kind: UPLOAD, name: note.name }),
+                None => changes.push(NoteChange::Remove { kind: note.kind, name: note.name }),
             }
         }
         let is_lost = |name: &String| !name.split('/').next().is_some_and(|id| open.contains_key(id));
@@ -123,7 +134,7 @@ impl Uploads {
         lock(&self.open).values().map(|slot| slot.offset()).sum()
     }
 
-    fn get(&self, id: &str) -> Result<Arc<Slot>, BlobError> {
+    pub fn get(&self, id: &str) -> Result<Arc<Slot>, BlobError> {
         lock(&self.open).get(id).cloned().ok_or_else(|| BlobError::upload_unknown(id))
     }
 
@@ -240,7 +251,12 @@ impl CloudBlobs {
         let expected = slot.offset();
         let appended = match expected == offset {
             false => Err(BlobError::OffsetMismatch { id: slot.id.clone(), expected, given: offset }),
-            true => self.pump(&slot, &mut progress, &writing.cancel, body).await,
+            true => {
+                if !progress.direct {
+                    slot.may_be_direct.store(false, Ordering::Release);
+                }
+                self.pump(&slot, &mut progress, &writing.cancel, body).await
+            }
         };
         let appended = match appended {
             Ok(()) if complete => self.finish(&slot, &mut progress).await,
@@ -283,7 +299,11 @@ impl CloudBlobs {
         }
         if let Some(upload) = &progress.upload {
             let object = name(slot.announced.digest);
-            if self.is_hidden(slot.announced.digest) || !matches!(self.find(slot.announced.digest).await, Ok(Some(_))) {
+            if progress.direct {
+                self.unstage(&slot.id, upload).await;
+            } else if self.is_hidden(slot.announced.digest)
+                || !matches!(self.find(slot.announced.digest).await, Ok(Some(_)))
+            {
                 self.inner.bucket.abort(&object, upload).await;
             }
             if let Err(error) = self.note(progress.forgotten(&slot.id)).await {
@@ -357,7 +377,7 @@ impl CloudBlobs {
 
     /// Sends what waits as the next part.
     async fn send(&self, slot: &Slot, progress: &mut Progress) -> Result<Flying, BlobError> {
-        let object = name(slot.announced.digest);
+        let object = slot.object(progress);
         let upload = match progress.upload.clone() {
             Some(upload) => upload,
             None => {
@@ -390,7 +410,8 @@ impl CloudBlobs {
             return Err(BlobError::SizeMismatch { digest, announced_bytes, received: offset.to_string() });
         }
         let found = progress.digest();
-        if found != digest {
+        // What a client wrote to the store itself nobody here has seen yet.
+        if !progress.direct && found != digest {
             return Err(BlobError::DigestMismatch { expected: digest, found });
         }
         if progress.upload.is_none() {
@@ -407,6 +428,9 @@ impl CloudBlobs {
                 self.rewind(slot, progress);
                 return Err(error);
             }
+        }
+        if progress.direct {
+            return self.assemble(slot, progress).await;
         }
         let (upload, parts) = (progress.upload.clone().unwrap_or_default(), progress.parts.clone());
         let forgotten = progress.forgotten(&slot.id);

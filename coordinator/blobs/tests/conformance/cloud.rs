@@ -234,7 +234,7 @@ async fn a_signed_address_gives_its_range_and_nothing_else() {
     assert_eq!(blobs.direct(Digest::of(b"none"), 0..0).await.unwrap(), None);
 }
 
-fn plain_client() -> reqwest::Client {
+pub fn plain_client() -> reqwest::Client {
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let config = tokio_rustls::rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

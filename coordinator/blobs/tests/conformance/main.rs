@@ -2,6 +2,7 @@
 
 mod cases;
 mod cloud;
+mod direct;
 mod place;
 
 use place::Place;

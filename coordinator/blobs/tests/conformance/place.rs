@@ -21,7 +21,7 @@ pub type Piece = Result<Bytes, String>;
 pub use planforge_blobs::LocalBlobsOptions as Limits;
 
 /// Notes of what is no blob, or none yet.
-const LEFT: [&str; 3] = ["upload", "part", "unconfirmed"];
+const LEFT: [&str; 4] = ["upload", "direct-upload", "part", "unconfirmed"];
 
 /// A place and what it remembers across openings.
 pub enum Place {
@@ -55,23 +55,28 @@ impl Place {
     pub async fn open_with(&self, limits: Limits) -> Blobs {
         match self {
             Self::Folder(folder) => LocalBlobs::open(folder.path(), limits).unwrap().into(),
-            Self::S3 { notes, folder, .. } | Self::Moto { notes, folder, .. } => {
-                let mut options = match self {
-                    Self::S3 { server, .. } => options(server, folder.path()),
-                    Self::Moto { server, .. } => {
-                        let keys = folder.path().join("keys");
-                        fs::write(&keys, keys_text(KEY_ID, SECRET)).unwrap();
-                        close(&keys);
-                        reached(&server.endpoint(), keys, folder.path())
-                    }
-                    Self::Folder(_) => unreachable!(),
-                };
+            Self::S3 { notes, .. } | Self::Moto { notes, .. } => {
+                let mut options = self.options();
                 options.max_bytes = limits.max_bytes;
                 options.upload_ttl = limits.upload_ttl;
                 options.empty_upload_ttl = limits.empty_upload_ttl;
                 options.copies = limits.copies;
                 CloudBlobs::open(options, "the farm", notes.clone()).await.unwrap().into()
             }
+        }
+    }
+
+    /// How a place in a cloud is opened.
+    pub fn options(&self) -> CloudBlobsOptions {
+        match self {
+            Self::S3 { server, folder, .. } => options(server, folder.path()),
+            Self::Moto { server, folder, .. } => {
+                let keys = folder.path().join("keys");
+                fs::write(&keys, keys_text(KEY_ID, SECRET)).unwrap();
+                close(&keys);
+                reached(&server.endpoint(), keys, folder.path())
+            }
+            Self::Folder(_) => panic!("a folder is no cloud"),
         }
     }
 

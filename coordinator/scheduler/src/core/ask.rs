@@ -47,6 +47,16 @@ pub(super) struct Asked {
     pub from: Option<PreparedFrom>,
 }
 
+impl Asked {
+    /// The command that would wait for what no known agent has.
+    pub fn waits_with(&self) -> &'static str {
+        match self.existing {
+            Some(_) => "'planforge bench --on SKU --wait-for-device'",
+            None => "'planforge submit --wait-for-device'",
+        }
+    }
+}
+
 /// The plan that a benchmark measures.
 #[derive(Clone)]
 pub(super) struct Existing {

@@ -34,6 +34,8 @@ pub struct DeviceView {
     pub busy: Option<JobId>,
     pub telemetry: String,
     pub seen_ms: u64,
+    /// Of its agent, by name.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// How many devices there are.
@@ -482,6 +484,7 @@ impl State {
                     busy: self.busy.get(&key).cloned(),
                     telemetry: entry.telemetry.get(&device.id).cloned().unwrap_or_default(),
                     seen_ms: if online { now.wall_ms.saturating_sub(silent_ms) } else { entry.record.seen_ms },
+                    labels: entry.record.labels.clone(),
                 });
             }
         }

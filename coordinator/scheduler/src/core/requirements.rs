@@ -101,7 +101,10 @@ impl State {
         let Verdict::Run { chosen, behind, .. } = &verdict else { return Ok(verdict) };
         let target = Target { sku: asked.sku.clone(), toolchain: chosen.toolchain.clone() };
         if let Some(why) = self.why_nobody_has(&target, &asked.require) {
-            let hint = "'planforge devices' shows what there is; --wait-for-device waits until such a device joins";
+            let hint = format!(
+                "'planforge devices' shows what there is; on a farm that stays, {} waits until such a device joins",
+                asked.waits_with()
+            );
             return Ok(Verdict::Wait(ApiError::new(ErrorCode::Refused, why).with_hint(hint)));
         }
         let waiting = behind.as_ref().filter(|other| !self.holds.contains_key(other));

@@ -43,7 +43,7 @@ impl State {
         let offers: Vec<Toolchain> =
             self.offers.keys().filter(|target| target.sku == *sku).map(|target| target.toolchain.clone()).collect();
         if offers.is_empty() {
-            return Err(Unresolved::NothingOffers(self.unknown_sku(sku)));
+            return Err(Unresolved::NothingOffers(self.unknown_sku(asked)));
         }
         // Another version of a backend knows much the same.
         let untried = |offer: &Toolchain| tried.iter().all(|one| one.toolchain.backend != offer.backend);
@@ -69,9 +69,10 @@ impl State {
             .or_else(|_| resolve_toolchain(constraint, &offers));
         let toolchain = resolved.map_err(|error| {
             let error = ApiError::new(ErrorCode::Refused, format!("nothing known can build for {sku}: {error}"));
-            Unresolved::NothingOffers(error.with_hint(
-                "ask for one of the listed toolchains, start an agent that has it, or wait with --wait-for-device",
-            ))
+            Unresolved::NothingOffers(error.with_hint(format!(
+                "ask for one of the listed toolchains, start an agent that has it, or wait with {}",
+                asked.waits_with()
+            )))
         })?;
         if let Some(from) = from {
             spec.precision = preparation::told_precision(&toolchain, from, spec.precision);
@@ -124,13 +125,14 @@ impl State {
         skus
     }
 
-    fn unknown_sku(&self, sku: &Sku) -> ApiError {
+    fn unknown_sku(&self, asked: &Asked) -> ApiError {
+        let (sku, waits) = (&asked.sku, asked.waits_with());
         let known: BTreeSet<&Sku> =
             self.offers.keys().filter(|target| target.is_a_device()).map(|target| &target.sku).collect();
         if known.is_empty() {
             let message = format!("no known agent has a {sku}: no agent has registered yet");
             return ApiError::new(ErrorCode::Refused, message)
-                .with_hint("start an agent on a machine with that device, or wait for one with --wait-for-device");
+                .with_hint(format!("start an agent on a machine with that device, or wait for one with {waits}"));
         }
         let mut lines = Vec::new();
         for one in known.iter().take(LISTED_MAX) {
@@ -147,7 +149,7 @@ impl State {
             lines.push(format!("and {} more", known.len() - LISTED_MAX));
         }
         ApiError::new(ErrorCode::Refused, format!("no known agent has a {sku}; known are: {}", lines.join(", ")))
-            .with_hint("pick a listed SKU ('planforge devices' shows them), or wait for one with --wait-for-device")
+            .with_hint(format!("pick a listed SKU ('planforge devices' shows them), or wait for one with {waits}"))
     }
 
     /// Toolchains that are offered for `sku`, newest forms last, for messages.

@@ -305,6 +305,7 @@ pub(in crate::farm) fn device_out(view: DeviceView, sees_job: bool) -> v1::Devic
         quarantine_reason: device.quarantine_reason,
         threads: device.threads,
         prepares_json: device.prepares.iter().map(json).collect(),
+        labels: view.labels.iter().map(label_out).collect(),
     }
 }
 
