@@ -46,7 +46,8 @@ use tokio::{
 const GATHER: Duration = Duration::from_millis(250);
 /// What comes together is sent together, however long nothing came before.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// A page takes at most this part of the time to be made: one that takes long is made less often.
+/// A page takes at most this part of the time to be made: one that takes long is made less often, though never as seldom
+/// as one that waited for a busy database would be.
 const SHARE: u32 = 10;
 /// A page is made anew at least this often, because telemetry makes no events.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -251,7 +252,7 @@ async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::
             Err(error) => tracing::debug!(%error, "cannot refresh a page"),
         }
         made = page.borrow().snapshot.tag;
-        next = begins + GATHER.max(began.elapsed() * SHARE);
+        next = begins + GATHER.max((began.elapsed() * SHARE).min(REFRESH));
     }
 }
 
