@@ -336,9 +336,9 @@ fn a_fleet_over_postgres_and_s3_keeps_every_promise_while_everything_goes_wrong(
     }
     agents.iter_mut().for_each(|agent| agent.go_on_when_due(Instant::now() + STOPPED));
     eventually("both coordinators serve", || {
-        for at in 0..2 {
-            if !coordinators[at].process.is_running() {
-                coordinators[at] = Member { process: world.coordinator(at), until: None };
+        for (at, coordinator) in coordinators.iter_mut().enumerate() {
+            if !coordinator.process.is_running() {
+                *coordinator = Member { process: world.coordinator(at), until: None };
             }
         }
         let lead = world.number("SELECT COUNT(*) FROM leader WHERE expires_at > now()");
