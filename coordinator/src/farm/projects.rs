@@ -20,14 +20,44 @@ use std::{
 const LISTED_MAX: usize = 1_000;
 /// Projects that may have limits of their own.
 const PROJECTS_MAX: usize = 10_000;
-/// For so long what a project stores is not counted again.
+/// For so long what a project stores is not counted again, where nothing came to it.
 const COUNTED_FOR_MS: u64 = 5_000;
-/// Neither is it for the first page, which is made anew several times a second: counting takes as long as there are rows.
-const SHOWN_FOR_MS: u64 = 60_000;
+/// Neither is it for pages, which are made anew again and again: counting takes as long as there are rows.
+const SHOWN_FOR_MS: u64 = 300_000;
+/// Where something came to it meanwhile, counting for pages takes this part of the time at most.
+const SHOWN_SHARE: u64 = 200;
 
-/// What projects store, as it was counted last, and when.
+/// What projects store, as it was counted last.
 #[derive(Debug, Default)]
-pub(super) struct StoredBytes(Mutex<BTreeMap<String, (u64, u64)>>);
+pub(super) struct StoredBytes(Mutex<BTreeMap<String, Counted>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    bytes: u64,
+    at_ms: u64,
+    took_ms: u64,
+    /// Something came to it since.
+    is_old: bool,
+}
+
+/// How new a count has to be.
+#[derive(Clone, Copy, Debug)]
+enum CountedFor {
+    Callers,
+    Pages,
+}
+
+impl Counted {
+    fn is_good(&self, now_ms: u64, whom: CountedFor) -> bool {
+        let good_for_ms = match (whom, self.is_old) {
+            (CountedFor::Callers, true) => 0,
+            (CountedFor::Callers, false) => COUNTED_FOR_MS,
+            (CountedFor::Pages, true) => (self.took_ms * SHOWN_SHARE).min(SHOWN_FOR_MS),
+            (CountedFor::Pages, false) => SHOWN_FOR_MS,
+        };
+        now_ms < self.at_ms + good_for_ms
+    }
+}
 
 impl Farm {
     /// The caller's project, or every one that has limits, jobs or tokens, by name.
@@ -38,6 +68,20 @@ impl Farm {
         &self,
         actor: &Actor,
         request: v1::ListProjectsRequest,
+    ) -> Result<v1::ListProjectsReply, ApiError> {
+        self.projects_out(actor, request, CountedFor::Callers).await
+    }
+
+    /// The first of them, as a page shows them: what they store may have been counted some minutes ago.
+    pub async fn shown_projects(&self, actor: &Actor) -> Result<v1::ListProjectsReply, ApiError> {
+        self.projects_out(actor, v1::ListProjectsRequest::default(), CountedFor::Pages).await
+    }
+
+    async fn projects_out(
+        &self,
+        actor: &Actor,
+        request: v1::ListProjectsRequest,
+        whom: CountedFor,
     ) -> Result<v1::ListProjectsReply, ApiError> {
         super::confine::may_look(actor)?;
         let behind = Some(of_hex(&request.cursor)?).filter(|name| !name.is_empty());
@@ -77,8 +121,7 @@ impl Farm {
                 Some(view) => view.clone(),
                 None => self.project_view(&name).await?,
             };
-            projects
-                .push(self.project_out(view, tokens.get(&name).copied().unwrap_or_default(), COUNTED_FOR_MS).await?);
+            projects.push(self.project_out(view, tokens.get(&name).copied().unwrap_or_default(), whom).await?);
         }
         let all = |number: u64| if whole { number } else { 0 };
         let (live_jobs, max_live_jobs) = (all(live_jobs), all(max_live_jobs));
@@ -102,7 +145,7 @@ impl Farm {
         views.truncate(LISTED_MAX);
         let mut projects = Vec::with_capacity(views.len());
         for view in views {
-            projects.push(self.project_out(view, 0, SHOWN_FOR_MS).await?);
+            projects.push(self.project_out(view, 0, CountedFor::Pages).await?);
         }
         Ok((projects, unseen))
     }
@@ -167,7 +210,7 @@ impl Farm {
         self.input(Input::SetProject(record)).await?;
         tracing::info!(project = name, actor = actor.name, "a project's share or limits were set");
         let view = self.project_view(&name).await?;
-        Ok(v1::SetProjectReply { project: Some(self.project_out(view, 0, COUNTED_FOR_MS).await?) })
+        Ok(v1::SetProjectReply { project: Some(self.project_out(view, 0, CountedFor::Callers).await?) })
     }
 
     async fn project_view(&self, name: &str) -> Result<ProjectView, ApiError> {
@@ -175,9 +218,9 @@ impl Farm {
         self.ask(move |state, _| state.project_view(&name)).await
     }
 
-    async fn project_out(&self, view: ProjectView, tokens: u32, stored_for_ms: u64) -> Result<v1::Project, ApiError> {
+    async fn project_out(&self, view: ProjectView, tokens: u32, whom: CountedFor) -> Result<v1::Project, ApiError> {
         let ProjectView { record, live_jobs, running_jobs, jobs_limit } = view;
-        let stored_bytes = self.stored_bytes_of(&record.name, stored_for_ms).await?;
+        let stored_bytes = self.stored_bytes_of(&record.name, whom).await?;
         let ProjectRecord { name, share, max_jobs, max_stored_bytes, own_max_jobs, own_max_stored_bytes, .. } = record;
         Ok(v1::Project {
             name,
@@ -194,25 +237,29 @@ impl Farm {
         })
     }
 
-    /// What a project stores, counted anew where it was so long ago.
-    async fn stored_bytes_of(&self, project: &str, for_ms: u64) -> Result<u64, ApiError> {
+    /// What a project stores, counted anew where what is known is too old.
+    async fn stored_bytes_of(&self, project: &str, whom: CountedFor) -> Result<u64, ApiError> {
         let now_ms = self.clock().mono_ms();
-        let counted = |known: &BTreeMap<String, (u64, u64)>| {
-            known.get(project).filter(|(_, at_ms)| now_ms < at_ms + for_ms).map(|(bytes, _)| *bytes)
-        };
         let cache = &self.inner.stored_bytes.0;
-        if let Some(bytes) = counted(&cache.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return Ok(bytes);
+        let known = cache.lock().unwrap_or_else(PoisonError::into_inner).get(project).copied();
+        if let Some(known) = known.filter(|known| known.is_good(now_ms, whom)) {
+            return Ok(known.bytes);
         }
         let bytes = self.timed("stored_bytes", self.store().stored_bytes(project)).await?;
+        let counted =
+            Counted { bytes, at_ms: now_ms, took_ms: self.clock().mono_ms().saturating_sub(now_ms), is_old: false };
         let mut known = cache.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, (_, at_ms)| now_ms < *at_ms + SHOWN_FOR_MS);
-        known.insert(project.to_owned(), (bytes, now_ms));
+        known.retain(|_, counted| now_ms < counted.at_ms + SHOWN_FOR_MS);
+        known.insert(project.to_owned(), counted);
         Ok(bytes)
     }
 
+    /// Something came to what a project stores.
     pub(super) fn forget_stored_bytes(&self, project: &str) {
-        self.inner.stored_bytes.0.lock().unwrap_or_else(PoisonError::into_inner).remove(project);
+        let mut known = self.inner.stored_bytes.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counted) = known.get_mut(project) {
+            counted.is_old = true;
+        }
     }
 
     /// The quota of a project and what it stores, where it has one.
@@ -221,7 +268,7 @@ impl Farm {
         let Some(quota_bytes) = self.ask(move |state, _| state.project(&name).bytes_quota()).await? else {
             return Ok(None);
         };
-        let stored_bytes = self.stored_bytes_of(project, COUNTED_FOR_MS).await?;
+        let stored_bytes = self.stored_bytes_of(project, CountedFor::Callers).await?;
         Ok(Some(ProjectRoom { quota_bytes, stored_bytes }))
     }
 
@@ -246,5 +293,25 @@ impl Farm {
             ApiError::new(ErrorCode::ResourceExhausted, message)
                 .with_hint("have an administrator raise the quota: planforge projects set NAME --max-bytes SIZE")
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_are_told_what_is_and_pages_count_for_little_of_the_time() {
+        let counted = Counted { bytes: 1, at_ms: 1_000, took_ms: 40, is_old: false };
+        let good_until = |counted: Counted, whom| {
+            (0_u64..).step_by(1_000).find(|after_ms| !counted.is_good(counted.at_ms + after_ms, whom)).unwrap()
+        };
+        assert_eq!(good_until(counted, CountedFor::Callers), COUNTED_FOR_MS);
+        assert_eq!(good_until(counted, CountedFor::Pages), SHOWN_FOR_MS);
+        let old = Counted { is_old: true, ..counted };
+        assert_eq!(good_until(old, CountedFor::Callers), 0);
+        assert_eq!(good_until(old, CountedFor::Pages), 8_000, "200 times what it took");
+        assert_eq!(good_until(Counted { took_ms: 0, ..old }, CountedFor::Pages), 0);
+        assert_eq!(good_until(Counted { took_ms: 60_000, ..old }, CountedFor::Pages), SHOWN_FOR_MS);
     }
 }

@@ -78,7 +78,7 @@ pub(super) async fn farm(app: &App, actor: &Actor) -> Result<Shown, ApiError> {
         sections.push(Section::table("What is kept", kept(app)));
         sections.push(Section::fixed("farm-acts", &FarmActs));
     }
-    let projects = app.farm.list_projects(actor, v1::ListProjectsRequest::default()).await?;
+    let projects = app.farm.shown_projects(actor).await?;
     let unseen = !projects.next_cursor.is_empty();
     let mut table = lists::quotas(&projects.projects, 0);
     if unseen {
