@@ -38,8 +38,9 @@ fn levels_of_this_processor_are_measured_against_each_other() {
 
     let document = farm.json(&["matrix", path, "--sku", &skus, "--measure", "--require", "memory=1MiB"]);
     let jobs = farm.json(&["jobs", "--all"])["jobs"].clone();
+    // Two builds, which measure, and what was built for the low level on the high one; the other way round is refused.
     let asked = |job: &Value| job["requires"] == serde_json::json!(["memory=1MiB"]);
-    assert!(jobs.as_array().is_some_and(|jobs| jobs.len() >= 4 && jobs.iter().all(asked)), "{jobs}");
+    assert!(jobs.as_array().is_some_and(|jobs| jobs.len() >= 3 && jobs.iter().all(asked)), "{jobs}");
     for sku in [low, high] {
         assert_eq!(cell(&document, sku, sku)["state"], "own", "{document}");
     }
