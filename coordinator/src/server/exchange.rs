@@ -5,6 +5,7 @@
 //! database takes its name last, so that what was broken off is no farm yet; tried again, it goes on where it was.
 
 use super::{
+    alone::alone,
     moving::move_file,
     moving_blobs::{BlobsMove, BlobsPlace, MovedBlobs, move_blobs},
     start::{BLOBS, DATABASE, FARM_NAME, StartError, is_gone, lock_data_dir},
@@ -98,12 +99,13 @@ pub async fn export(what: &Export, tell: &mut (dyn FnMut(Step<'_>) + Send)) -> R
         Some(url) => {
             let config = PostgresConfig { url: url.clone(), ..PostgresConfig::default() };
             let store = PostgresStore::open(&config).await.map_err(of_store)?;
-            let epoch = store.acquire("planforge admin export", 0).await.map_err(of_store)?;
-            // Of this program's version, as the other one is.
-            SqliteStore::open(&part).await.map_err(StartError::Farm)?.close().await.map_err(of_store)?;
-            fetch_tables(url, &part, &mut told).await.map_err(of_store)?;
-            store.check(epoch).await.map_err(of_store)?;
-            store.close().await.map_err(of_store)?;
+            let fetched = alone(&store, "planforge admin export", async |epoch| {
+                // Of this program's version, as the other one is.
+                SqliteStore::open(&part).await.map_err(StartError::Farm)?.close().await.map_err(of_store)?;
+                fetch_tables(url, &part, &mut told).await.map_err(of_store)?;
+                store.check(epoch).await.map_err(of_store)
+            });
+            fetched.await?;
         }
         None => {
             let _lock = lock_data_dir(&what.data_dir)?;

@@ -4,6 +4,7 @@
 //! process. Whether a connection speaks HTTP/1.1 or HTTP/2 is seen from its first bytes. Who gets a connection at all,
 //! and for how long, `doors` decides.
 
+mod alone;
 mod blobs;
 mod connection;
 mod exchange;

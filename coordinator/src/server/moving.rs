@@ -1,6 +1,9 @@
 //! Moving a farm from its data folder's database to PostgreSQL, while no coordinator runs there. Blobs stay where they are.
 
-use super::start::{DATABASE, FARM_NAME, StartError, is_gone, lock_data_dir, write_farm_name};
+use super::{
+    alone::alone,
+    start::{DATABASE, FARM_NAME, StartError, is_gone, lock_data_dir, write_farm_name},
+};
 use crate::store::{MovedTable, PostgresConfig, PostgresStore, SqliteStore, Store as _, StoreError, move_tables};
 use planforge_types::durable;
 use std::{fs, io, path::Path};
@@ -57,20 +60,21 @@ pub(super) async fn move_file(
     if !begun && store.is_used().await.map_err(of_store)? {
         return Err(StartError::DatabaseInUse { database: store.name().to_owned() });
     }
-    let epoch = store.acquire("planforge admin migrate", 0).await.map_err(of_store)?;
     let name = format!("{}\n", store.farm());
-    durable::write_private(&mark, name.as_bytes()).map_err(StartError::io("write", &mark))?;
-    let mut tables = Vec::new();
-    let mut told = |table: &MovedTable| {
-        tell(table);
-        tables.push(*table);
-    };
-    move_tables(file, url, &mut told).await.map_err(of_store)?;
-    // Nobody else led meanwhile.
-    store.check(epoch).await.map_err(of_store)?;
-    let database = store.name().to_owned();
-    write_farm_name(data_dir, store.farm())?;
-    store.close().await.map_err(of_store)?;
+    let moved = alone(&store, "planforge admin migrate", async |epoch| {
+        durable::write_private(&mark, name.as_bytes()).map_err(StartError::io("write", &mark))?;
+        let mut tables = Vec::new();
+        let mut told = |table: &MovedTable| {
+            tell(table);
+            tables.push(*table);
+        };
+        move_tables(file, url, &mut told).await.map_err(of_store)?;
+        // Nobody else led meanwhile.
+        store.check(epoch).await.map_err(of_store)?;
+        write_farm_name(data_dir, store.farm())?;
+        Ok(Moved { tables, database: store.name().to_owned() })
+    });
+    let moved = moved.await?;
     fs::remove_file(&mark).map_err(StartError::io("remove", &mark))?;
-    Ok(Moved { tables, database })
+    Ok(moved)
 }

@@ -5,6 +5,7 @@
 //! stay where they were.
 
 use super::{
+    alone::alone,
     blobs::{FARM, PLACE, farm_id, note, noted},
     start::{BLOBS, DATABASE, FARM_NAME, StartError, is_gone, lock_data_dir},
 };
@@ -98,7 +99,17 @@ pub async fn move_blobs(
         }
     };
     // Nobody else leads meanwhile, where others could.
-    let epoch = store.acquire("planforge admin blobs", 0).await.map_err(of_store)?;
+    alone(&*store, "planforge admin blobs", async |epoch| move_within(what, &store, farm, epoch, tell).await).await
+}
+
+/// Moves them in an epoch.
+async fn move_within(
+    what: &BlobsMove,
+    store: &Arc<dyn Store>,
+    farm: Option<String>,
+    epoch: u64,
+    tell: &mut (dyn FnMut(&MovedBlobs) + Send),
+) -> Result<MovedBlobs, StartError> {
     let notes = Arc::new(StoreNotes(store.clone()));
     let farm = match farm {
         Some(farm) => farm,
@@ -172,11 +183,10 @@ pub async fn move_blobs(
     if let Some((digest, _)) = all.iter().find(is_lacking) {
         return Err(BlobError::NotKept { digest: *digest, place: moved.to }.into());
     }
-    store.check(epoch).await.map_err(of_store)?;
+    store.check(epoch).await.map_err(|error| StartError::Farm(error.into()))?;
     if what.stay {
         note(&*notes, PLACE, moved.to.clone()).await?;
     }
-    store.close().await.map_err(of_store)?;
     Ok(moved)
 }
 

@@ -53,6 +53,7 @@ pub use moving::{MovedTable, copy_tables, fetch_tables, move_tables};
 pub use notes::{StoreNotes, noted_in_file};
 pub use past::{HistoryFilter, PastBuild, PastPlace};
 pub use postgres::{Leadership, PostgresConfig, PostgresStore};
+pub(crate) use postgres_writer::LEASE;
 pub use retained::BuildName;
 pub use sqlite::SqliteStore;
 pub use sqlite_check::{BadRow, unreadable_rows};

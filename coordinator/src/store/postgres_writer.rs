@@ -25,7 +25,7 @@ use tokio::{
 };
 
 /// How long a coordinator leads without renewing that.
-pub(super) const LEASE: Duration = Duration::from_secs(2);
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
 /// How often it is renewed.
 const RENEWAL: Duration = Duration::from_millis(500);
 /// How long the database may take for one statement before its connection counts as broken.
