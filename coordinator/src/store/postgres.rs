@@ -22,13 +22,19 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 /// Forward-only, by the numbers of their files; a schema that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 4] = [
+const MIGRATIONS: [(i64, &str); 5] = [
     (1, include_str!("../../../migrations/postgres/0001_farm.sql")),
     (23, include_str!("../../../migrations/postgres/0023_blob_notes.sql")),
     (24, include_str!("../../../migrations/postgres/0024_pauses.sql")),
     (25, include_str!("../../../migrations/postgres/0025_preparations.sql")),
+    (26, include_str!("../../../migrations/postgres/0026_whole_statements.sql")),
 ];
 const SCHEMA_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
+/// Whatever is written is found by its key. Plans are kept, also those that were made while the farm was small enough to be
+/// read whole, so that they may only go along indexes.
+const BY_INDEX: [(&str, &str); 4] =
+    [("enable_seqscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off"), ("jit", "off")];
+
 /// The oldest release that the statements are written for.
 const OLDEST_VERSION: i64 = 140_000;
 /// Connections that only read. More of them would not make a small server faster.
@@ -141,7 +147,8 @@ impl PostgresStore {
         let idle_ms = super::postgres_writer::LEASE.as_millis().to_string();
         let writing = options
             .clone()
-            .options([("idle_in_transaction_session_timeout", idle_ms.as_str()), ("lock_timeout", LOCKED_AT_MOST_MS)]);
+            .options([("idle_in_transaction_session_timeout", idle_ms.as_str()), ("lock_timeout", LOCKED_AT_MOST_MS)])
+            .options(BY_INDEX);
         // Plans made for the values at hand: how far a list goes decides along which index it is read.
         let reading =
             options.options([("plan_cache_mode", "force_custom_plan"), ("default_transaction_read_only", "on")]);

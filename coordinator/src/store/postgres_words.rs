@@ -4,8 +4,9 @@
 //! PostgreSQL's planner knows from its statistics. What they take out of documents, functions of SQLite's names do there
 //! (migration 0001). Everything else both understand.
 
-use super::sql::Value;
+use super::sql::{Table, Value};
 use sqlx::{Arguments as _, postgres::PgArguments};
+use std::fmt::Write as _;
 
 const INDEXED_BY: &str = " INDEXED BY ";
 
@@ -45,6 +46,49 @@ pub(super) fn arguments(values: Vec<Value>) -> PgArguments {
         };
     }
     arguments
+}
+
+/// All rows of one table in one statement, a column an array: whatever their number, it is prepared once.
+pub(super) fn arrays(table: &Table, rows: Vec<Vec<Value>>) -> (String, PgArguments) {
+    let mut sql = format!("{}SELECT * FROM unnest(", table.head);
+    let mut arguments = PgArguments::default();
+    let mut rows: Vec<_> = rows.into_iter().map(Vec::into_iter).collect();
+    let mut place = 0;
+    loop {
+        let mut column = rows.iter_mut().filter_map(Iterator::next).peekable();
+        let Some(first) = column.peek() else { break };
+        place += 1;
+        let (name, comma) = (array_of(first), if place == 1 { "" } else { ", " });
+        let _ = write!(sql, "{comma}${place}::{name}[]");
+        // Binding texts and numbers cannot fail; a column is of one type.
+        let _ = match first {
+            Value::Text(_) => arguments.add(column.filter_map(words).collect::<Vec<String>>()),
+            Value::Int(_) => arguments.add(column.filter_map(integer).collect::<Vec<i64>>()),
+            Value::Real(_) => arguments.add(column.filter_map(real).collect::<Vec<Option<f64>>>()),
+        };
+    }
+    let _ = write!(sql, "){}", table.tail);
+    (sql, arguments)
+}
+
+fn array_of(value: &Value) -> &'static str {
+    match value {
+        Value::Text(_) => "text",
+        Value::Int(_) => "bigint",
+        Value::Real(_) => "double precision",
+    }
+}
+
+fn words(value: Value) -> Option<String> {
+    if let Value::Text(words) = value { Some(text(words)) } else { None }
+}
+
+fn integer(value: Value) -> Option<i64> {
+    if let Value::Int(number) = value { Some(number) } else { None }
+}
+
+fn real(value: Value) -> Option<Option<f64>> {
+    if let Value::Real(number) = value { Some(number) } else { None }
 }
 
 #[cfg(test)]

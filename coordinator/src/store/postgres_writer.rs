@@ -12,8 +12,8 @@
 use super::{
     StoreError,
     postgres::classify,
-    postgres_words::{arguments, translated},
-    sql::statements,
+    postgres_words::{arguments, arrays, translated},
+    sql::{Statement, Written, written},
     sql_store::{GROUP_MAX, Waiting, Write, of_epoch},
 };
 use crate::core::Change;
@@ -136,10 +136,11 @@ impl Writer {
     async fn begin(&mut self) -> Result<(PgConnection, u64), StoreError> {
         let mut connection = self.take().await?;
         let begun = async {
-            sqlx::raw_sql("BEGIN").execute(&mut connection).await?;
-            sqlx::query_scalar("SELECT epoch FROM leader WHERE id = 1 FOR NO KEY UPDATE")
+            // Both in one message.
+            let row = sqlx::raw_sql("BEGIN; SELECT epoch FROM leader WHERE id = 1 FOR NO KEY UPDATE")
                 .fetch_one(&mut connection)
-                .await
+                .await?;
+            row.try_get(0)
         };
         let epoch: i64 = match self.within("begin a commit", begun).await {
             Ok(epoch) => epoch,
@@ -286,9 +287,12 @@ impl Writer {
         changes: Vec<Change>,
         epoch: u64,
     ) -> Result<(), StoreError> {
-        for statement in statements(changes.into_iter()) {
-            let sql = AssertSqlSafe(translated(&statement.sql));
-            let query = sqlx::query_with(sql, arguments(statement.values));
+        for written in written(changes.into_iter()) {
+            let (sql, arguments) = match written {
+                Written::Rows(table, rows) => arrays(table, rows),
+                Written::One(Statement { sql, values }) => (translated(&sql), arguments(values)),
+            };
+            let query = sqlx::query_with(AssertSqlSafe(sql), arguments);
             self.within("write", async { query.execute(&mut *connection).await }).await?;
         }
         // A large commit is no reason to lose the lease.

@@ -1,5 +1,6 @@
 //! The statements, shaped so that another SQL database runs the same ones: `$n` placeholders, `ON CONFLICT`, integers of
-//! 64 bits for times, rows in chunks of few sizes so that prepared statements are used again.
+//! 64 bits for times. Rows come in chunks of few sizes, or all at once as arrays (`postgres_words`), so that prepared
+//! statements are used again.
 
 use super::{history, retained};
 use crate::core::{BlobHolder, Change, DeclarationId, Hold, Job, PinId};
@@ -47,125 +48,138 @@ pub(super) struct Statement {
 /// Rows that one statement inserts; few sizes, so few statements to prepare.
 const CHUNKS: [usize; 4] = [64, 16, 4, 1];
 
-struct Table {
-    insert: &'static str,
+/// What is done with rows of values, which stand between the two.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub head: &'static str,
     columns: usize,
-    conflict: &'static str,
+    pub tail: &'static str,
+}
+
+/// What a commit consists of, in order.
+pub(super) enum Written {
+    Rows(&'static Table, Vec<Vec<Value>>),
+    One(Statement),
+}
+
+#[derive(Default)]
+struct All(Vec<Written>);
+
+impl All {
+    fn push(&mut self, statement: Statement) {
+        self.0.push(Written::One(statement));
+    }
+
+    fn extend(&mut self, statements: impl IntoIterator<Item = Statement>) {
+        self.0.extend(statements.into_iter().map(Written::One));
+    }
 }
 
 const JOBS: Table = Table {
-    insert: "INSERT INTO jobs (id, state, sku, model_name, model_digest, created_ms, ended_ms, doc) VALUES ",
+    head: "INSERT INTO jobs (id, state, sku, model_name, model_digest, created_ms, ended_ms, doc) ",
     columns: 8,
-    conflict: " ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms, doc = excluded.doc",
+    tail: " ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms, doc = excluded.doc",
 };
-const JOB_PROJECTS: Table = Table {
-    insert: "INSERT INTO job_projects (project, created_ms, job) VALUES ",
-    columns: 3,
-    conflict: " ON CONFLICT DO NOTHING",
-};
+const JOB_PROJECTS: Table =
+    Table { head: "INSERT INTO job_projects (project, created_ms, job) ", columns: 3, tail: " ON CONFLICT DO NOTHING" };
 const JOB_TAGS: Table = Table {
-    insert: "INSERT INTO job_tags (project, tag, created_ms, job) VALUES ",
+    head: "INSERT INTO job_tags (project, tag, created_ms, job) ",
     columns: 4,
-    conflict: " ON CONFLICT DO NOTHING",
+    tail: " ON CONFLICT DO NOTHING",
 };
 const EVENTS: Table = Table {
-    insert: "INSERT INTO events (seq, at_ms, job, actor, what, state, attempt, phase, detail) VALUES ",
+    head: "INSERT INTO events (seq, at_ms, job, actor, what, state, attempt, phase, detail) ",
     columns: 9,
-    conflict: "",
+    tail: "",
 };
 const ENGINES: Table = Table {
-    insert: "INSERT INTO engines (engine_key, plan_digest, sku, model_name, model_digest, created_ms, seq, doc) VALUES ",
+    head: "INSERT INTO engines (engine_key, plan_digest, sku, model_name, model_digest, created_ms, seq, doc) ",
     columns: 8,
-    conflict: " ON CONFLICT (engine_key, plan_digest) DO UPDATE SET created_ms = excluded.created_ms, \
+    tail: " ON CONFLICT (engine_key, plan_digest) DO UPDATE SET created_ms = excluded.created_ms, \
                seq = excluded.seq, doc = excluded.doc",
 };
-const ENGINE_PROJECTS: Table = Table {
-    insert: "INSERT INTO engine_projects (engine_key, project) VALUES ",
-    columns: 2,
-    conflict: " ON CONFLICT DO NOTHING",
-};
+const ENGINE_PROJECTS: Table =
+    Table { head: "INSERT INTO engine_projects (engine_key, project) ", columns: 2, tail: " ON CONFLICT DO NOTHING" };
 const BLOB_REFS: Table = Table {
-    insert: "INSERT INTO blob_refs (digest, project, engine_key, size_bytes, tenure, since_ms) VALUES ",
+    head: "INSERT INTO blob_refs (digest, project, engine_key, size_bytes, tenure, since_ms) ",
     columns: 6,
     // The longer tenure and the later time; nothing is written where nothing is new.
-    conflict: " ON CONFLICT (digest, project, engine_key) DO UPDATE SET \
+    tail: " ON CONFLICT (digest, project, engine_key) DO UPDATE SET \
                tenure = CASE WHEN excluded.tenure < blob_refs.tenure THEN excluded.tenure ELSE blob_refs.tenure END, \
                since_ms = CASE WHEN excluded.since_ms > blob_refs.since_ms THEN excluded.since_ms ELSE blob_refs.since_ms END \
                WHERE blob_refs.tenure <> 0 AND (excluded.tenure < blob_refs.tenure OR excluded.since_ms > blob_refs.since_ms)",
 };
 const REPORTS: Table = Table {
-    insert: "INSERT INTO reports (digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, measure, \
-             artifacts) VALUES ",
+    head: "INSERT INTO reports (digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, measure, \
+             artifacts) ",
     columns: 10,
-    conflict: " ON CONFLICT (digest) DO NOTHING",
+    tail: " ON CONFLICT (digest) DO NOTHING",
 };
 const AGENTS: Table = Table {
-    insert: "INSERT INTO agents (id, seen_ms, doc) VALUES ",
+    head: "INSERT INTO agents (id, seen_ms, doc) ",
     columns: 3,
-    conflict: " ON CONFLICT (id) DO UPDATE SET seen_ms = excluded.seen_ms, doc = excluded.doc",
+    tail: " ON CONFLICT (id) DO UPDATE SET seen_ms = excluded.seen_ms, doc = excluded.doc",
 };
-const REQUESTS: Table = Table {
-    insert: "INSERT INTO requests (id, project, idempotency_key, created_ms, doc) VALUES ",
-    columns: 5,
-    conflict: "",
-};
+const REQUESTS: Table =
+    Table { head: "INSERT INTO requests (id, project, idempotency_key, created_ms, doc) ", columns: 5, tail: "" };
 const REFUSALS: Table = Table {
-    insert: "INSERT INTO refusals (engine_key, doc) VALUES ",
+    head: "INSERT INTO refusals (engine_key, doc) ",
     columns: 2,
-    conflict: " ON CONFLICT (engine_key) DO UPDATE SET doc = excluded.doc",
+    tail: " ON CONFLICT (engine_key) DO UPDATE SET doc = excluded.doc",
 };
 const PREPARATIONS: Table = Table {
-    insert: "INSERT INTO preparations (prepare_key, job, model_digest, doc) VALUES ",
+    head: "INSERT INTO preparations (prepare_key, job, model_digest, doc) ",
     columns: 4,
-    conflict: " ON CONFLICT (prepare_key) DO UPDATE SET job = excluded.job, model_digest = excluded.model_digest, \
+    tail: " ON CONFLICT (prepare_key) DO UPDATE SET job = excluded.job, model_digest = excluded.model_digest, \
                doc = excluded.doc",
 };
 const CACHES: Table = Table {
-    insert: "INSERT INTO caches (scope, sku, published_ms, doc) VALUES ",
+    head: "INSERT INTO caches (scope, sku, published_ms, doc) ",
     columns: 4,
-    conflict: " ON CONFLICT (scope) DO UPDATE SET published_ms = excluded.published_ms, doc = excluded.doc",
+    tail: " ON CONFLICT (scope) DO UPDATE SET published_ms = excluded.published_ms, doc = excluded.doc",
 };
 const PLUGINS: Table = Table {
-    insert: "INSERT INTO plugins (digest, doc) VALUES ",
+    head: "INSERT INTO plugins (digest, doc) ",
     columns: 2,
-    conflict: " ON CONFLICT (digest) DO UPDATE SET doc = excluded.doc",
+    tail: " ON CONFLICT (digest) DO UPDATE SET doc = excluded.doc",
 };
 const PAUSES: Table = Table {
-    insert: "INSERT INTO pauses (id, doc) VALUES ",
+    head: "INSERT INTO pauses (id, doc) ",
     columns: 2,
-    conflict: " ON CONFLICT (id) DO UPDATE SET doc = excluded.doc",
+    tail: " ON CONFLICT (id) DO UPDATE SET doc = excluded.doc",
 };
 const PROJECTS: Table = Table {
-    insert: "INSERT INTO projects (name, doc) VALUES ",
+    head: "INSERT INTO projects (name, doc) ",
     columns: 2,
-    conflict: " ON CONFLICT (name) DO UPDATE SET doc = excluded.doc",
+    tail: " ON CONFLICT (name) DO UPDATE SET doc = excluded.doc",
 };
 const PINS: Table = Table {
-    insert: "INSERT INTO pins (plan_digest, project, owner, created_ms, expires_ms, doc) VALUES ",
+    head: "INSERT INTO pins (plan_digest, project, owner, created_ms, expires_ms, doc) ",
     columns: 6,
-    conflict: " ON CONFLICT (plan_digest, project, owner) DO UPDATE SET created_ms = excluded.created_ms, \
+    tail: " ON CONFLICT (plan_digest, project, owner) DO UPDATE SET created_ms = excluded.created_ms, \
                expires_ms = excluded.expires_ms, doc = excluded.doc",
 };
 const SHARES: Table = Table {
-    insert: "INSERT INTO shares (id, secret_hash, project, created_ms, expires_ms, doc) VALUES ",
+    head: "INSERT INTO shares (id, secret_hash, project, created_ms, expires_ms, doc) ",
     columns: 6,
-    conflict: " ON CONFLICT (id) DO NOTHING",
+    tail: " ON CONFLICT (id) DO NOTHING",
 };
 const BLOB_NOTES: Table = Table {
-    insert: "INSERT INTO blob_notes (kind, name, text, at_ms) VALUES ",
+    head: "INSERT INTO blob_notes (kind, name, text, at_ms) ",
     columns: 4,
-    conflict: " ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text, at_ms = excluded.at_ms",
+    tail: " ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text, at_ms = excluded.at_ms",
 };
 const DECLARATIONS: Table = Table {
-    insert: "INSERT INTO declarations (project, name, declared_ms, doc) VALUES ",
+    head: "INSERT INTO declarations (project, name, declared_ms, doc) ",
     columns: 4,
-    conflict: " ON CONFLICT (project, name) DO UPDATE SET declared_ms = excluded.declared_ms, doc = excluded.doc",
+    tail: " ON CONFLICT (project, name) DO UPDATE SET declared_ms = excluded.declared_ms, doc = excluded.doc",
 };
 const AUDIT: Table =
-    Table { insert: "INSERT INTO audit (at_ms, kind, project, actor, what, doc) VALUES ", columns: 6, conflict: "" };
+    Table { head: "INSERT INTO audit (at_ms, kind, project, actor, what, doc) ", columns: 6, tail: "" };
 /// A token's document is written once; what happens to it later has columns of its own.
-const TOKENS: Table =
-    Table { insert: "INSERT INTO tokens (id, doc) VALUES ", columns: 2, conflict: " ON CONFLICT (id) DO NOTHING" };
+const TOKENS: Table = Table { head: "INSERT INTO tokens (id, doc) ", columns: 2, tail: " ON CONFLICT (id) DO NOTHING" };
+
+const REFUSALS_GONE: Table = Table { head: "DELETE FROM refusals WHERE engine_key IN (", columns: 1, tail: ")" };
 
 fn json(record: &impl Serialize) -> Value {
     // Records are plain structs with text keys; their serialization has no way to fail.
@@ -234,11 +248,19 @@ impl Blobs {
     }
 }
 
-fn insert(statements: &mut Vec<Statement>, table: &Table, rows: Vec<Vec<Value>>) {
+fn insert(all: &mut All, table: &'static Table, rows: Vec<Vec<Value>>) {
+    if !rows.is_empty() {
+        all.0.push(Written::Rows(table, rows));
+    }
+}
+
+/// The statements that write rows, a few at a time.
+fn in_chunks(table: &Table, rows: Vec<Vec<Value>>) -> Vec<Statement> {
+    let mut statements = Vec::new();
     let mut rows = rows.into_iter();
     while rows.len() > 0 {
         let size = CHUNKS.into_iter().find(|size| *size <= rows.len()).unwrap_or(1);
-        let mut sql = table.insert.to_owned();
+        let mut sql = format!("{}VALUES ", table.head);
         for row in 0..size {
             sql.push_str(if row == 0 { "(" } else { ", (" });
             for column in 0..table.columns {
@@ -247,14 +269,25 @@ fn insert(statements: &mut Vec<Statement>, table: &Table, rows: Vec<Vec<Value>>)
             }
             sql.push(')');
         }
-        sql.push_str(table.conflict);
+        sql.push_str(table.tail);
         let values = rows.by_ref().take(size).flatten().collect();
         statements.push(Statement { sql, values });
     }
+    statements
 }
 
-/// The statements that make `changes` durable. A record that changes several times is written once, as it last stood.
+/// The statements that make `changes` durable, for a database that takes rows one by one.
 pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement> {
+    let all = written(changes).into_iter();
+    let statements = all.flat_map(|written| match written {
+        Written::Rows(table, rows) => in_chunks(table, rows),
+        Written::One(statement) => vec![statement],
+    });
+    statements.collect()
+}
+
+/// What makes `changes` durable. A record that changes several times is written once, as it last stood.
+pub(super) fn written(changes: impl Iterator<Item = Change>) -> Vec<Written> {
     let mut jobs: BTreeMap<String, Arc<Job>> = BTreeMap::new();
     let mut engines = BTreeMap::new();
     let mut agents = BTreeMap::new();
@@ -378,7 +411,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             Change::TokenBound { id, agent } => drop(tokens_bound.insert(id, agent)),
         }
     }
-    let mut all = Vec::new();
+    let mut all = All::default();
     insert(&mut all, &JOBS, jobs.values().map(|job| job_row(job)).collect());
     insert(&mut all, &JOB_PROJECTS, job_projects);
     // Behind its projects: they call the model so, too.
@@ -442,15 +475,16 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     insert(&mut all, &REQUESTS, requests);
     // Behind the jobs and requests that they name.
     all.extend(replaced);
+    let mut refused = Vec::new();
+    let mut no_more = Vec::new();
     for (key, refusal) in &refusals {
         match refusal {
-            Some(refusal) => insert(&mut all, &REFUSALS, vec![vec![key.to_string().into(), json(refusal)]]),
-            None => all.push(Statement {
-                sql: "DELETE FROM refusals WHERE engine_key = $1".into(),
-                values: vec![key.to_string().into()],
-            }),
+            Some(refusal) => refused.push(vec![key.to_string().into(), json(refusal)]),
+            None => no_more.push(vec![key.to_string().into()]),
         }
     }
+    insert(&mut all, &REFUSALS, refused);
+    insert(&mut all, &REFUSALS_GONE, no_more);
     let preparations = preparations.values().map(|record| {
         let (job, model) = (record.job.as_str(), record.made.model.digest.to_string());
         vec![record.key.to_string().into(), job.into(), model.into(), json(record)]
@@ -544,7 +578,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     );
     // Behind what was written: what goes was there before, and was not needed by any of it.
     all.extend(forgotten);
-    all
+    all.0
 }
 
 /// Builds a `SELECT` whose conditions come and go.

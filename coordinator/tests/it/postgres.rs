@@ -160,7 +160,7 @@ async fn what_cannot_be_the_farms_store_is_refused_before_anything_is_written() 
         &format!("it is another farm's ({farm}) than the folders of this coordinator (another)"),
     );
     server.sql("closed", "INSERT INTO schema_versions VALUES (99, 0)");
-    says(refused(config(url)).await, "was written by a newer planforge: it has schema version 99, this one knows 25");
+    says(refused(config(url)).await, "was written by a newer planforge: it has schema version 99, this one knows 26");
 
     let url = server.database("theirs");
     server.sql("theirs", "CREATE TABLE customers (id INT)");
