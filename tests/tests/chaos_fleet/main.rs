@@ -95,6 +95,8 @@ fn a_fleet_over_postgres_and_s3_keeps_every_promise_while_everything_goes_wrong(
         for at in 0..2 {
             // One that was paused past its lease ends by itself.
             if !coordinators[at].process.is_running() {
+                let log = coordinators[at].process.log();
+                println!("coordinator-{at} ended by itself: {}", log.lines().last().unwrap_or_default());
                 coordinators[at] = Member { process: world.coordinator(at), until: None };
             }
             if lost_ways[at].is_some_and(|until| now >= until) {
@@ -113,6 +115,8 @@ fn a_fleet_over_postgres_and_s3_keeps_every_promise_while_everything_goes_wrong(
         // One whose disk was full when it was started has ended.
         for (at, agent) in agents.iter_mut().enumerate() {
             if !agent.process.is_running() {
+                let log = agent.process.log();
+                println!("agent-{at} ended by itself: {}", log.lines().last().unwrap_or_default());
                 *agent = Member { process: start(&world, at), until: None };
             }
         }
