@@ -10,6 +10,7 @@
 //! | [`browser`] | headless Chromium: tabs, screens, what scripts say |
 //! | [`boards`] | GPUs that are not there |
 //! | [`fleet`] | hosts with such GPUs, and toolchains for them |
+//! | [`machine`] | disks that a test fills, and clocks that it sets |
 //! | [`models`] | model files the tests build |
 //! | [`proxy`] | a way to a coordinator that can be cut |
 //! | [`release`] | release packages, as tests make them |
@@ -23,6 +24,7 @@ pub mod boards;
 pub mod browser;
 pub mod farm;
 pub mod fleet;
+pub mod machine;
 pub mod models;
 pub mod process;
 pub mod proxy;

@@ -20,25 +20,49 @@ pub fn planforge() -> &'static Path {
         if let Some(given) = std::env::var_os("PLANFORGE_BIN") {
             return given.into();
         }
-        let test = std::env::current_exe().expect("a test knows where it lies");
-        let profile_folder = test.ancestors().nth(2).expect("tests lie in <target>/<profile>/deps");
-        let binary = profile_folder.join("planforge");
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-        let status = Command::new(cargo)
-            .args(["build", "-q", "-p", "planforge", "--manifest-path"])
-            .arg(workspace)
-            .arg("--target-dir")
-            .arg(profile_folder.parent().expect("a profile lies in a target folder"))
-            .status();
-        assert!(status.is_ok_and(|s| s.success()) && binary.exists(), "cannot build {}", binary.display());
-        binary
+        built(&["-p", "planforge"], "planforge")
     })
+}
+
+/// The program that takes another release's place (`cli/examples/other-release.rs`), built as [`planforge`] is.
+pub fn other_release() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let binary = profile_folder().join("examples/other-release");
+        if std::env::var_os("PLANFORGE_BIN").is_some() && binary.exists() {
+            return binary;
+        }
+        // With the features that the tests have: nothing else is built a second time.
+        built(&["--workspace", "--example", "other-release"], "examples/other-release")
+    })
+}
+
+/// `<target>/<profile>`.
+fn profile_folder() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows where it lies");
+    test.ancestors().nth(2).expect("tests lie in <target>/<profile>/deps").to_owned()
+}
+
+fn built(what: &[&str], lies: &str) -> PathBuf {
+    let profile_folder = profile_folder();
+    let binary = profile_folder.join(lies);
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "-q", "--manifest-path"]).arg(workspace).arg("--target-dir");
+    build.arg(profile_folder.parent().expect("a profile lies in a target folder")).args(what);
+    assert!(build.status().is_ok_and(|s| s.success()) && binary.exists(), "cannot build {}", binary.display());
+    binary
 }
 
 /// A command of the real binary that inherits nothing of the caller's settings.
 pub fn command(home: &Path) -> Command {
-    let mut command = Command::new(planforge());
+    command_of(planforge(), home)
+}
+
+/// The same of another program that takes the same command lines.
+pub fn command_of(program: &Path, home: &Path) -> Command {
+    let mut command = Command::new(program);
     let settings = ["PLANFORGE_", "XDG_", "OTEL_", "TRACEPARENT"];
     for (name, _) in std::env::vars().filter(|(name, _)| settings.iter().any(|start| name.starts_with(start))) {
         command.env_remove(name);

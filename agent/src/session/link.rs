@@ -127,17 +127,18 @@ impl Agent {
         self.welcomed = false;
         self.told_in_hello = self.ended.keys().take(ENDS_IN_HELLO).cloned().collect();
         self.welcome_by = Instant::now() + WELCOME_TIMEOUT;
+        let spoken = protocol::spoken();
         let hello = v1::Hello {
             agent_id: self.state.agent_id().to_owned(),
             incarnation: self.incarnation.clone(),
             name: self.config.name.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: spoken.release.to_owned(),
             devices: self.wire_devices(),
             leases: self.leases(),
             draining: self.draining,
             finished: self.ended.values().take(ENDS_IN_HELLO).cloned().collect(),
-            protocol: protocol::PROTOCOL,
-            oldest_protocol: protocol::OLDEST_PROTOCOL,
+            protocol: spoken.newest,
+            oldest_protocol: spoken.oldest,
             memory_bytes: lack::memory_bytes(),
             labels: self.config.labels.iter().map(ToString::to_string).collect(),
         };
@@ -241,7 +242,7 @@ impl Agent {
 
     pub(super) fn on_welcome(&mut self, welcome: v1::Welcome) -> Result<(), AgentError> {
         // A coordinator chooses what both speak; one of before protocols were numbered names none.
-        if let Err(skew) = protocol::common(welcome.protocol, welcome.protocol) {
+        if let Err(skew) = protocol::spoken().common(welcome.protocol, welcome.protocol) {
             return self.give_up(AgentError::Refused {
                 reason: format!("the coordinator does not work with this agent: {skew}"),
                 hint: "run the same release of planforge on every host".into(),

@@ -245,6 +245,19 @@ async fn a_store_that_has_room_again_costs_nothing() {
 }
 
 #[tokio::test]
+async fn a_coordinator_that_knows_no_upload_for_a_while_costs_nothing() {
+    let bench = Bench::new("build\nfinish").await;
+    bench.farm.store.forget(u64::MAX);
+    let _agent = bench.start_and_assign("j1").await;
+    // More often than an upload is tried: it is asked for again.
+    eventually("the upload is given up once", || (bench.farm.store.opened() > 7).then_some(())).await;
+    bench.farm.store.forget(0);
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(finished.outcome, "succeeded", "{finished:?}");
+    assert!(bench.farm.store.get(finished.plan_digest.parse().unwrap()).is_some());
+}
+
+#[tokio::test]
 async fn a_report_and_a_log_wait_for_room_too() {
     // The worker goes on only when the test's folder says so.
     let bench = Bench::new("build\nwhile [ ! -e \"$OUT/go\" ]; do sleep 0.01; done\nfinish").await;

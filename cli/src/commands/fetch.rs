@@ -96,7 +96,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let Some(what) = args.what.clone() else {
         let failure = Failure::usage("which model? none was named, and no engines.lock is here that names all");
         return Err(
-            failure.hint("planforge fetch MODEL takes a model's newest engine; planforge sync writes engines.lock")
+            failure.hint("planforge fetch MODEL takes a model's default engine; planforge sync writes engines.lock")
         );
     };
     let asked = Asked::of(context, &args, project.as_ref())?;

@@ -149,13 +149,22 @@ impl Blobs {
                     }
                     Err(error) => error,
                 };
-            // An upload that the coordinator has forgotten (swept, restarted elsewhere) is opened anew.
+            // An upload that the coordinator has forgotten (swept, another one leads) is opened anew, whatever else went wrong
+            // before: what has not filled a part is in the memory of the one that led.
             let forgotten = upload.is_some() && matches!(error, BlobError::NotFound { .. });
             if forgotten {
                 upload = None;
             }
+            let error = match error {
+                // Told of by this name the caller would take the blob for one that is not there.
+                BlobError::NotFound { url } if forgotten => {
+                    let reason = "the coordinator knows this upload no more; another one may lead by now".to_owned();
+                    BlobError::Cut { url, reason }
+                }
+                other => other,
+            };
             idle_tries += 1;
-            if !(error.is_retryable() || forgotten) || idle_tries >= self.retries.idle_tries {
+            if !error.is_retryable() || idle_tries >= self.retries.idle_tries {
                 return Err(error);
             }
             let delay = backoff.next_delay();

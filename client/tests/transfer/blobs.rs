@@ -63,6 +63,25 @@ async fn a_cut_upload_continues_where_it_stopped() {
 }
 
 #[tokio::test]
+async fn an_upload_that_is_known_no_more_is_begun_anew_and_never_told_as_missing() {
+    let store = Store::default();
+    let client = blobs(store.serve().await);
+    let bytes = Bytes::from(some_bytes(2));
+    let digest = Digest::of(&bytes);
+    store.forget(5);
+    assert_eq!(client.put_bytes(bytes.clone()).await.unwrap(), digest);
+    assert_eq!((store.opened(), store.get(digest)), (6, Some(bytes.to_vec())));
+    // Where that goes on for longer than it tries, whoever asked for it may try again.
+    store.remove(digest);
+    store.forget(u64::MAX);
+    let error = client.put_bytes(bytes.clone()).await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("knows this upload no more"), "{error}");
+    assert_eq!(planforge_proto::ApiError::from(error).code, planforge_proto::ErrorCode::Unavailable);
+    store.forget(0);
+    assert_eq!(client.put_bytes(bytes).await.unwrap(), digest);
+}
+
+#[tokio::test]
 async fn a_download_cut_anywhere_is_continued() {
     let store = Store::default();
     let server = store.serve().await;

@@ -39,6 +39,8 @@ struct Inner {
     stuck: Option<String>,
     /// Such uploads that were asked for.
     stuck_asked: u64,
+    /// Uploads that are opened from now on and known no more afterwards, as where another coordinator leads then.
+    forgets: u64,
 }
 
 #[derive(serde::Deserialize)]
@@ -67,6 +69,11 @@ impl Store {
     /// Uploads of `name` hang from now on.
     pub fn hang(&self, name: Digest) {
         self.inner.lock().unwrap().stuck = Some(name.to_string());
+    }
+
+    /// The next uploads are forgotten once they are opened.
+    pub fn forget(&self, uploads: u64) {
+        self.inner.lock().unwrap().forgets = uploads;
     }
 
     /// Uploads that hang.
@@ -150,7 +157,10 @@ async fn open(State(store): State<Store>, Json(order): Json<Open>) -> Response {
     }
     inner.opened += 1;
     let id = format!("u{}", inner.opened);
-    inner.uploads.insert(id.clone(), (order.digest, order.size_bytes, Vec::new()));
+    match inner.forgets.checked_sub(1) {
+        Some(left) => inner.forgets = left,
+        None => drop(inner.uploads.insert(id.clone(), (order.digest, order.size_bytes, Vec::new()))),
+    }
     let headers = [("location", format!("/v1/uploads/{id}")), ("upload-offset", "0".into())];
     (StatusCode::CREATED, headers, Json(serde_json::json!({"state": "open"}))).into_response()
 }

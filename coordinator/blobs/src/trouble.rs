@@ -71,12 +71,13 @@ impl Trouble {
 
     /// Whether the same may work a moment later.
     pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Throttled | Self::Away { .. })
+        matches!(self, Self::Throttled | Self::Away { .. } | Self::Clock)
     }
 
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
-            Self::Throttled | Self::Away { .. } => ErrorCode::Unavailable,
+            // A clock that was set wrong is set right again by whoever keeps the time.
+            Self::Throttled | Self::Away { .. } | Self::Clock => ErrorCode::Unavailable,
             Self::Forgotten => ErrorCode::NotFound,
             _ => ErrorCode::Internal,
         }
@@ -166,5 +167,8 @@ mod tests {
         assert!(matches!(answered("<Code>AuthorizationHeaderMalformed</Code>"), Trouble::OtherRegion { .. }));
         assert!(matches!(answered("<Code>Other</Code>"), Trouble::Failed { .. }));
         assert!(matches!(answered("HTTP error: connection refused"), Trouble::Away { .. }));
+        // What mends itself is waited for, and costs no attempt.
+        let lasts = |code: &str| answered(&format!("<Code>{code}</Code>")).code() != ErrorCode::Unavailable;
+        assert_eq!(["SlowDown", "RequestTimeTooSkewed", "AccessDenied"].map(lasts), [false, false, true]);
     }
 }

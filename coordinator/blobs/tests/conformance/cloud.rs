@@ -2,6 +2,7 @@
 
 use crate::place::{at, begin, cut, options, read, some_bytes, whole};
 use planforge_blobs::{BlobError, Blobs, CloudBlobs, CloudBlobsOptions, MemoryNotes, Notes as _, Trouble, blob_path};
+use planforge_proto::ErrorCode;
 use planforge_s3_server::{BUCKET, Fault, KEY_ID, Proxy, S3Server, close, keys_text};
 use planforge_types::Digest;
 use std::{
@@ -58,6 +59,29 @@ async fn what_cannot_be_used_is_refused_in_words_and_nothing_is_written() {
     let skewed = open(at(&proxy.endpoint(), &server, folder.path())).await.unwrap_err();
     assert_eq!(trouble(skewed), Trouble::Clock);
     assert_eq!(server.keys(BUCKET), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_wrong_for_a_while_is_told_as_that_and_waited_for() {
+    let (server, folder) = (S3Server::start(), TempDir::new().unwrap());
+    let proxy = Proxy::before(server.address());
+    let blobs = open(at(&proxy.endpoint(), &server, folder.path())).await.unwrap();
+    let bytes = some_bytes(1_000);
+    let digest = Digest::of(&bytes);
+    let upload = begin(&blobs, digest, bytes.len()).await;
+    // Asked by HEAD first, which is answered without a word.
+    proxy.decide(|_| Fault::Answered(403, "RequestTimeTooSkewed"));
+    let looked_up = blobs.find(digest).await.unwrap_err();
+    assert_eq!((looked_up.code(), trouble(looked_up)), (ErrorCode::Unavailable, Trouble::Clock));
+    let appended = blobs.append(&upload.id, 0, true, whole(&bytes)).await.unwrap_err();
+    assert_eq!((appended.code(), trouble(appended)), (ErrorCode::Unavailable, Trouble::Clock));
+    assert!(blobs.ready().is_err_and(|error| error.hint().contains("NTP")));
+    proxy.decide(|_| Fault::Answered(403, "AccessDenied"));
+    assert_eq!(trouble(blobs.find(digest).await.unwrap_err()), Trouble::NoRights);
+    proxy.decide(|_| Fault::None);
+    let stands = usize::try_from(blobs.upload_status(&upload.id).unwrap().offset).unwrap();
+    blobs.append(&upload.id, stands as u64, true, whole(&bytes.slice(stands..))).await.unwrap();
+    assert_eq!(read(&blobs, digest).await.unwrap(), bytes);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ use planforge_page::{
     table::{Cell, Part, Table},
     view::{Section, View},
 };
-use planforge_proto::{ApiError, protocol::PROTOCOL, v1};
+use planforge_proto::{ApiError, protocol, v1};
 
 /// Devices that have a card on one page, and rows of its lists.
 const CARDS: usize = 60;
@@ -131,7 +131,7 @@ pub(super) fn lately() -> v1::ListAuditRequest {
 /// Which releases work together; who sees one project alone is told the coordinator's.
 pub(super) async fn versions(app: &App, actor: &Actor) -> Result<Table, ApiError> {
     let agents = if actor.is_farm_admin() { app.farm.list_agents(actor).await?.agents } else { Vec::new() };
-    Ok(lists::versions(env!("CARGO_PKG_VERSION"), PROTOCOL, &agents))
+    Ok(lists::versions(protocol::spoken().release, protocol::spoken().newest, &agents))
 }
 
 /// How long what is kept, and how much of it.
