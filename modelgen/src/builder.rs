@@ -93,6 +93,22 @@ impl Graph {
         self.proto.output.push(value_info(value, data_type, dims, self.style.batch));
     }
 
+    /// An input of which each dimension is a number, or the name of one that is left open.
+    pub fn open_input(&mut self, name: &str, data_type: DataType, dims: &[&str]) -> Value {
+        self.proto.input.push(open_info(name, data_type, dims));
+        name.to_owned()
+    }
+
+    /// As [`Self::open_input`], of an output.
+    pub fn open_output(&mut self, value: &Value, dims: &[&str]) {
+        self.proto.output.push(open_info(value, DataType::Float, dims));
+    }
+
+    /// Says that an input or output is one tensor from run to run.
+    pub fn keep(&mut self, name: &str) {
+        self.states.insert(name.to_owned());
+    }
+
     /// An input that an output takes the place of at the next run.
     pub fn state_input(&mut self, name: &str, dims: &[i64]) -> Value {
         self.states.insert(name.to_owned());
@@ -213,7 +229,22 @@ fn value_info(name: &str, data_type: DataType, dims: &[i64], batch: Batch) -> Va
         };
         Dimension { value: Some(value), ..Default::default() }
     };
-    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
+    shaped_info(name, data_type, dims.iter().map(dim).collect())
+}
+
+fn open_info(name: &str, data_type: DataType, dims: &[&str]) -> ValueInfoProto {
+    let dim = |size: &&str| {
+        let value = match size.parse() {
+            Ok(size) => dimension::Value::DimValue(size),
+            Err(_) => dimension::Value::DimParam((*size).to_owned()),
+        };
+        Dimension { value: Some(value), ..Default::default() }
+    };
+    shaped_info(name, data_type, dims.iter().map(dim).collect())
+}
+
+fn shaped_info(name: &str, data_type: DataType, dim: Vec<Dimension>) -> ValueInfoProto {
+    let shape = TensorShapeProto { dim };
     let tensor = type_proto::Tensor { elem_type: data_type.into(), shape: Some(shape) };
     let value = Some(type_proto::Value::TensorType(tensor));
     ValueInfoProto {

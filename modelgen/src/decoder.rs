@@ -4,7 +4,12 @@
 //! Two families: GPT-2 (learnt positions, LayerNorm, GELU) and Llama (rotary positions, RMS normalisation, heads of
 //! queries that share keys and values, gated feed-forward). Attention is left in pieces, as exporters write it: the
 //! caches are updated by `ScatterElements` at the token's place, heads of keys are repeated by `Expand`, and what lies
-//! behind the token's place is masked by comparing all places with it.
+//! behind the token's place is masked by comparing all places with it. `growing` has the same networks with caches that
+//! are longer at every run.
+
+mod growing;
+
+pub use growing::{gpt2_past, gpt2_tiny_past, llama_1b_past, llama_tiny_past};
 
 use crate::{
     Style,
@@ -39,6 +44,50 @@ struct Decoder {
     places: i64,
 }
 
+const GPT2: Decoder = Decoder {
+    family: Family::Gpt2,
+    layers: 12,
+    heads: 12,
+    shared_heads: 12,
+    size: 64,
+    inner: 3072,
+    vocabulary: 50257,
+    places: 1024,
+};
+
+const LLAMA_1B: Decoder = Decoder {
+    family: Family::Llama,
+    layers: 16,
+    heads: 32,
+    shared_heads: 8,
+    size: 64,
+    inner: 8192,
+    vocabulary: 128_256,
+    places: 2048,
+};
+
+const GPT2_TINY: Decoder = Decoder {
+    family: Family::Gpt2,
+    layers: 2,
+    heads: 4,
+    shared_heads: 4,
+    size: 16,
+    inner: 128,
+    vocabulary: 67,
+    places: 48,
+};
+
+const LLAMA_TINY: Decoder = Decoder {
+    family: Family::Llama,
+    layers: 2,
+    heads: 4,
+    shared_heads: 2,
+    size: 16,
+    inner: 96,
+    vocabulary: 8200,
+    places: 48,
+};
+
 const EPSILON: f32 = 1e-5;
 /// The angles of rotary positions: the base of Llama 3.
 const ROTARY_BASE: f64 = 500_000.0;
@@ -53,71 +102,29 @@ const CONTEXT_GAIN: f64 = 1.5;
 /// [1, 12, 1024, 64]; out come `logits` [1, 50257], `next_token` int64 [1, 1], and the caches as `next_keys.N` and
 /// `next_values.N`.
 pub fn gpt2(style: &Style) -> Graph {
-    let of = Decoder {
-        family: Family::Gpt2,
-        layers: 12,
-        heads: 12,
-        shared_heads: 12,
-        size: 64,
-        inner: 3072,
-        vocabulary: 50257,
-        places: 1024,
-    };
-    of.graph("gpt2", style)
+    GPT2.graph("gpt2", style)
 }
 
 /// A decoder of the size of Llama 3.2 1B with 2048 places; ports as [`gpt2`] has them, caches [1, 8, 2048, 64].
 pub fn llama_1b(style: &Style) -> Graph {
-    let of = Decoder {
-        family: Family::Llama,
-        layers: 16,
-        heads: 32,
-        shared_heads: 8,
-        size: 64,
-        inner: 8192,
-        vocabulary: 128_256,
-        places: 2048,
-    };
-    of.graph("llama_1b", style)
+    LLAMA_1B.graph("llama_1b", style)
 }
 
 /// A decoder like [`gpt2`] that takes no time.
 pub fn gpt2_tiny(style: &Style) -> Graph {
-    let of = Decoder {
-        family: Family::Gpt2,
-        layers: 2,
-        heads: 4,
-        shared_heads: 4,
-        size: 16,
-        inner: 128,
-        vocabulary: 67,
-        places: 48,
-    };
-    of.graph("gpt2_tiny", style)
+    GPT2_TINY.graph("gpt2_tiny", style)
 }
 
 /// A decoder like [`llama_1b`] that takes no time.
 pub fn llama_tiny(style: &Style) -> Graph {
-    let of = Decoder {
-        family: Family::Llama,
-        layers: 2,
-        heads: 4,
-        shared_heads: 2,
-        size: 16,
-        inner: 96,
-        vocabulary: 8200,
-        places: 48,
-    };
-    of.graph("llama_tiny", style)
+    LLAMA_TINY.graph("llama_tiny", style)
 }
 
 /// What the layers share.
 struct Shared {
-    /// The token's place, for each element of a key: [1, heads, 1, size].
-    place: Value,
     /// What is added to the scores: [1, 1, 1, places].
     mask: Value,
-    /// Cosines and sines of the token's place, of Llama.
+    /// Cosines and sines of the tokens' places, of Llama.
     turn: Option<[Value; 2]>,
     scale: Value,
     split: Value,
@@ -142,24 +149,15 @@ impl Decoder {
         let caches: Vec<[Value; 2]> = (0..self.layers)
             .map(|layer| ["keys", "values"].map(|what| graph_.state_input(&format!("{what}.{layer}"), &self.cache())))
             .collect();
-        let table = graph_.parameter(
-            "embedding.weight",
-            &[self.vocabulary, self.hidden()],
-            Init::Bell { std: 1.0 / (self.hidden() as f64).sqrt() },
-        );
-        let rows = graph_.node("/embedding/Gather", "Gather", &[&table, &token], vec![]);
-        // As large as what follows expects, from the table whose transpose gives the scores.
-        let gain = graph_.scalar("embedding.gain", (self.hidden() as f32).sqrt());
-        let mut hidden = graph_.node("/embedding/Mul", "Mul", &[&rows, &gain], vec![]);
-        if self.family == Family::Gpt2 {
-            let init = Init::Bell { std: 0.3 };
-            let places = graph_.parameter("positions.weight", &[self.places, self.hidden()], init);
-            let place = graph_.node("/positions/Gather", "Gather", &[&places, &position], vec![]);
-            hidden = graph_.node("/positions/Add", "Add", &[&hidden, &place], vec![]);
-        }
-        let shared = self.shared(graph_, &position);
+        let (table, mut hidden) = self.embedded(graph_, &token, &position);
+        let (place, shared) = self.shared(graph_, &position);
         for (layer, cache) in caches.iter().enumerate() {
-            hidden = self.layer(graph_, &hidden, &shared, cache, layer);
+            let attention = |graph: &mut Graph, x: &Value| {
+                let [query, key, value] = self.projected(graph, x, &shared, layer);
+                let all = self.written(graph, [&key, &value], &place, cache, layer);
+                self.attended(graph, &query, &all, &shared, layer)
+            };
+            hidden = self.layer(graph_, &hidden, layer, attention);
         }
         let hidden = self.normalised(graph_, "norm", &hidden);
         let row = graph_.integers("row", &[2], &[1, self.hidden()]);
@@ -177,7 +175,28 @@ impl Decoder {
         graph
     }
 
-    fn shared(&self, graph: &mut Graph, position: &Value) -> Shared {
+    /// The table of tokens, and what stands in it for these at their places.
+    fn embedded(&self, graph: &mut Graph, token: &Value, position: &Value) -> (Value, Value) {
+        let table = graph.parameter(
+            "embedding.weight",
+            &[self.vocabulary, self.hidden()],
+            Init::Bell { std: 1.0 / (self.hidden() as f64).sqrt() },
+        );
+        let rows = graph.node("/embedding/Gather", "Gather", &[&table, token], vec![]);
+        // As large as what follows expects, from the table whose transpose gives the scores.
+        let gain = graph.scalar("embedding.gain", (self.hidden() as f32).sqrt());
+        let mut hidden = graph.node("/embedding/Mul", "Mul", &[&rows, &gain], vec![]);
+        if self.family == Family::Gpt2 {
+            let init = Init::Bell { std: 0.3 };
+            let places = graph.parameter("positions.weight", &[self.places, self.hidden()], init);
+            let place = graph.node("/positions/Gather", "Gather", &[&places, position], vec![]);
+            hidden = graph.node("/positions/Add", "Add", &[&hidden, &place], vec![]);
+        }
+        (table, hidden)
+    }
+
+    /// The token's place, for each element of a key ([1, heads, 1, size]), and what the layers share.
+    fn shared(&self, graph: &mut Graph, position: &Value) -> (Value, Shared) {
         let new = graph.integers("one_place", &[4], &[1, self.shared_heads, 1, self.size]);
         let place = graph.node("/place/Expand", "Expand", &[position, &new], vec![]);
         let all: Vec<i64> = (0..self.places).collect();
@@ -185,28 +204,34 @@ impl Decoder {
         let seen = graph.node("/mask/LessOrEqual", "LessOrEqual", &[&all, position], vec![]);
         let (nothing, unseen) = (graph.scalar("nothing", 0.0), graph.scalar("unseen", UNSEEN));
         let mask = graph.node("/mask/Where", "Where", &[&seen, &nothing, &unseen], vec![]);
-        let turn = (self.family == Family::Llama).then(|| {
-            let [cosines, sines] = turns(ROTARY_BASE, self.places as usize, self.size as usize / 2);
-            let dims = [self.places, self.size];
-            // Both halves of a head turn by the same angles.
-            let both = |half: Vec<f32>| -> Vec<f32> {
-                half.chunks(self.size as usize / 2).flat_map(|row| row.iter().chain(row).copied()).collect()
-            };
-            let tables = [("cosines", cosines), ("sines", sines)];
-            tables.map(|(name, half)| {
-                let table = graph.matrix(name, &dims, &both(half));
-                graph.node(&format!("/{name}/Gather"), "Gather", &[&table, position], vec![])
-            })
-        });
-        Shared {
-            place,
+        let turn = self.turn(graph, position);
+        let shared = Shared {
             mask,
             turn,
             scale: graph.scalar("score_scale", 1.0 / (self.size as f32).sqrt()),
             split: graph.integers("split_heads", &[4], &[1, 1, self.heads, self.size]),
             split_shared: graph.integers("split_shared_heads", &[4], &[1, 1, self.shared_heads, self.size]),
             join: graph.integers("join_heads", &[3], &[1, 1, self.hidden()]),
+        };
+        (place, shared)
+    }
+
+    /// Cosines and sines of places, of Llama.
+    fn turn(&self, graph: &mut Graph, position: &Value) -> Option<[Value; 2]> {
+        if self.family == Family::Gpt2 {
+            return None;
         }
+        let [cosines, sines] = turns(ROTARY_BASE, self.places as usize, self.size as usize / 2);
+        let dims = [self.places, self.size];
+        // Both halves of a head turn by the same angles.
+        let both = |half: Vec<f32>| -> Vec<f32> {
+            half.chunks(self.size as usize / 2).flat_map(|row| row.iter().chain(row).copied()).collect()
+        };
+        let tables = [("cosines", cosines), ("sines", sines)];
+        Some(tables.map(|(name, half)| {
+            let table = graph.matrix(name, &dims, &both(half));
+            graph.node(&format!("/{name}/Gather"), "Gather", &[&table, position], vec![])
+        }))
     }
 
     fn normalised(&self, graph: &mut Graph, name: &str, x: &Value) -> Value {
@@ -237,10 +262,16 @@ impl Decoder {
         graph.node(&format!("{}/MatMul", path(name)), "MatMul", &[x, &weight], vec![])
     }
 
-    fn layer(&self, graph: &mut Graph, x: &Value, shared: &Shared, cache: &[Value; 2], layer: usize) -> Value {
+    fn layer(
+        &self,
+        graph: &mut Graph,
+        x: &Value,
+        layer: usize,
+        attention: impl FnOnce(&mut Graph, &Value) -> Value,
+    ) -> Value {
         let name = |part: &str| format!("layers.{layer}.{part}");
         let normal = self.normalised(graph, &name("attention_norm"), x);
-        let context = self.attention(graph, &normal, shared, cache, layer);
+        let context = attention(graph, &normal);
         let square = [self.hidden(), self.hidden()];
         // What is added to the stream is small beside it, as in trained networks.
         let deep = 1.0 / (2.0 * self.layers as f64).sqrt();
@@ -266,7 +297,8 @@ impl Decoder {
         graph.node(&format!("{path}/residual/Add"), "Add", &[&x, &down], vec![])
     }
 
-    fn attention(&self, graph: &mut Graph, x: &Value, shared: &Shared, cache: &[Value; 2], layer: usize) -> Value {
+    /// Queries, keys and values of what is new, by head.
+    fn projected(&self, graph: &mut Graph, x: &Value, shared: &Shared, layer: usize) -> [Value; 3] {
         let name = |part: &str| format!("layers.{layer}.attention.{part}");
         let path = |part: &str| format!("/layers.{layer}/attention/{part}");
         let hidden = self.hidden();
@@ -284,9 +316,22 @@ impl Decoder {
             query = self.turned(graph, &path("query"), &query, turn);
             key = self.turned(graph, &path("key"), &key, turn);
         }
+        [query, key, value]
+    }
+
+    /// Keys and values with the new ones at the token's place, for each head of queries.
+    fn written(
+        &self,
+        graph: &mut Graph,
+        new: [&Value; 2],
+        place: &Value,
+        cache: &[Value; 2],
+        layer: usize,
+    ) -> [Value; 2] {
+        let path = |part: &str| format!("/layers.{layer}/attention/{part}");
         let mut updated =
-            [(&cache[0], &key, "next_keys"), (&cache[1], &value, "next_values")].map(|(old, new, what)| {
-                let inputs = [old, &shared.place, new];
+            [(&cache[0], new[0], "next_keys"), (&cache[1], new[1], "next_values")].map(|(old, new, what)| {
+                let inputs = [old, place, new];
                 let node = path(&format!("{what}/ScatterElements"));
                 graph.named_node(&node, "ScatterElements", &inputs, vec![int("axis", 2)], &format!("{what}.{layer}"))
             });
@@ -303,14 +348,20 @@ impl Decoder {
                 graph.node(&node("Reshape_1"), "Reshape", &[&repeated, &together], vec![])
             });
         }
-        let [keys, values] = updated;
+        updated
+    }
+
+    /// What a query finds among keys and values of its own heads.
+    fn attended(&self, graph: &mut Graph, query: &Value, among: &[Value; 2], shared: &Shared, layer: usize) -> Value {
+        let path = |part: &str| format!("/layers.{layer}/attention/{part}");
+        let [keys, values] = among;
         let turned = vec![ints("perm", &[0, 1, 3, 2])];
-        let turned = graph.node(&path("Transpose"), "Transpose", &[&keys], turned);
-        let scores = graph.node(&path("MatMul"), "MatMul", &[&query, &turned], vec![]);
+        let turned = graph.node(&path("Transpose"), "Transpose", &[keys], turned);
+        let scores = graph.node(&path("MatMul"), "MatMul", &[query, &turned], vec![]);
         let scores = graph.node(&path("Mul"), "Mul", &[&scores, &shared.scale], vec![]);
         let scores = graph.node(&path("Add"), "Add", &[&scores, &shared.mask], vec![]);
         let weights = graph.node(&path("Softmax"), "Softmax", &[&scores], vec![int("axis", -1)]);
-        let context = graph.node(&path("MatMul_1"), "MatMul", &[&weights, &values], vec![]);
+        let context = graph.node(&path("MatMul_1"), "MatMul", &[&weights, values], vec![]);
         let order = vec![ints("perm", &[0, 2, 1, 3])];
         let context = graph.node(&path("Transpose_1"), "Transpose", &[&context], order);
         graph.node(&path("Reshape"), "Reshape", &[&context, &shared.join], vec![])

@@ -154,6 +154,20 @@ pub const DECODERS: &[ModelInfo] = &[
         source: Source::Step(decoder::llama_tiny),
     },
     ModelInfo {
+        name: "gpt2-tiny-past",
+        description: "one step of a decoder like GPT-2 that takes no time, as transformers are exported: caches that grow, seeded weights",
+        parameters: 74_432,
+        text: false,
+        source: Source::Step(decoder::gpt2_tiny_past),
+    },
+    ModelInfo {
+        name: "llama-tiny-past",
+        description: "one step of a decoder like Llama that takes no time, as transformers are exported: caches that grow, seeded weights",
+        parameters: 586_560,
+        text: false,
+        source: Source::Step(decoder::llama_tiny_past),
+    },
+    ModelInfo {
         name: "gpt2-step",
         description: "one step of GPT-2 small with a cache of 1024 places, seeded weights",
         parameters: 124_439_808,
@@ -161,11 +175,25 @@ pub const DECODERS: &[ModelInfo] = &[
         source: Source::Step(decoder::gpt2),
     },
     ModelInfo {
+        name: "gpt2-past",
+        description: "one step of GPT-2 small as transformers are exported: caches that grow, seeded weights",
+        parameters: 124_439_808,
+        text: false,
+        source: Source::Step(decoder::gpt2_past),
+    },
+    ModelInfo {
         name: "llama-1b-step",
         description: "one step of a decoder of the size of Llama 3.2 1B with a cache of 2048 places, seeded weights",
         parameters: 1_235_814_400,
         text: false,
         source: Source::Step(decoder::llama_1b),
+    },
+    ModelInfo {
+        name: "llama-1b-past",
+        description: "one step of a decoder of the size of Llama 3.2 1B as transformers are exported: caches that grow, seeded weights",
+        parameters: 1_235_814_400,
+        text: false,
+        source: Source::Step(decoder::llama_1b_past),
     },
 ];
 

@@ -13,15 +13,21 @@ use super::{
     tail::{OPTION_BOUNDS, Trial, bounds, refused, trial_outputs, trial_ports},
     target::{OPTION_FUSION, target},
 };
-use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
+use planforge_backend::{
+    Cache, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity,
+};
 use planforge_device::CpuLevel;
+use planforge_graph::ir::Graph;
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
-use planforge_passes::frontend::{self, Imported, Note, Optimized};
+use planforge_passes::{
+    frontend::{self, Imported, Note, Optimized},
+    states,
+};
 use planforge_plan::{BACKEND, container::MAGIC};
 use planforge_report::Finding;
 use planforge_types::{
-    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Reason, Sku, Toolchain, failure::chain,
-    fingerprint::DiscoveredDevice,
+    BackendError, BuildSpec, Digest, FailureClass, OptimizationProfile, Precision, Reason, Sku, Toolchain,
+    failure::chain, fingerprint::DiscoveredDevice,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
@@ -156,6 +162,19 @@ fn finding(note: &Note) -> Finding {
     }
 }
 
+/// What a decoder keeps from run to run. A dimension that varies may be the one that places are written along.
+fn caches(graph: &Graph, spec: &BuildSpec) -> Vec<Cache> {
+    if spec.profiles.iter().any(OptimizationProfile::varies) {
+        return Vec::new();
+    }
+    let of = |cache: states::Cache| {
+        let input = graph.value(graph.inputs[cache.input]);
+        let places = cache.axis.and_then(|axis| Some(graph.static_shape(graph.inputs[cache.input])?[axis] as u64));
+        Cache { input: input.name.clone(), output: graph.outputs[cache.output].name.clone(), places }
+    };
+    states::caches(graph, &graph.def_use()).into_iter().map(of).collect()
+}
+
 /// Facts with one more.
 fn joined(mut facts: serde_json::Value, name: &str, value: serde_json::Value) -> serde_json::Value {
     facts[name] = value;
@@ -182,6 +201,7 @@ pub(super) fn compile_on(
         return Err(stop());
     }
     events.progress("optimize", 0.0, "");
+    let caches = caches(&graph, &request.spec);
     let Optimized { graph, summary, passes } = frontend::optimize(graph, target(&request.spec))?;
     let mut draft = lower(&graph).map_err(|error| refuse(error.to_string(), "give every dimension one size"))?;
     drop(graph);
@@ -279,6 +299,7 @@ pub(super) fn compile_on(
         program,
         dynamic,
         tail: summary_of_tail,
+        caches,
     };
     let path = request.scratch.join("engine.plan");
     plan::write(&path, &manifest, &weights, detached.as_ref()).map_err(|error| {

@@ -5,6 +5,7 @@ use super::{
     plan::{self, PlanError, TailSummary, isa_level},
     program::{Place, Program, StepKind},
 };
+use planforge_backend::Cache;
 use planforge_device::CpuLevel;
 use planforge_plan::{
     GraphSummary, PassSummary,
@@ -51,6 +52,9 @@ pub struct Inspection {
     /// What follows the steps, where only data decides some sizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<TailSummary>,
+    /// Inputs that an output takes the place of at the next run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<Cache>,
 }
 
 /// One step of a plan.
@@ -197,6 +201,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
         graph: manifest.graph,
         passes: manifest.passes,
         tail: manifest.tail,
+        caches: manifest.caches,
     })
 }
 
@@ -236,6 +241,10 @@ impl fmt::Display for Inspection {
             writeln!(f, "profile {index}: {}; {arena} activations at usual shapes", inputs.join(", "))?;
         }
         lines::passes(f, LABEL_WIDTH, &self.passes)?;
+        for Cache { input, output, places } in &self.caches {
+            let places = places.map_or_else(String::new, |places| format!(", {places} places"));
+            writeln!(f, "cache   {input} -> {output}{places}")?;
+        }
         if let Some(words) = gelu::words(&self.gelu) {
             writeln!(f, "GELU    {words}")?;
         }

@@ -20,7 +20,7 @@ use super::{
     target::target,
 };
 use bytes::Bytes;
-use planforge_backend::{Aside, KeptFile, LoadOptions, Meter, StreamSamples, Window, WindowSamples};
+use planforge_backend::{Aside, Cache, KeptFile, LoadOptions, Meter, StreamSamples, Window, WindowSamples};
 use planforge_graph::{interpreter, ir::Computer};
 use planforge_import::{Bounds, Fragment};
 use planforge_kernels_cpu::{isa::Isa, pace::pace_ns, pool::ThreadPool};
@@ -364,6 +364,10 @@ impl Meter for CpuSession {
 
     fn outputs(&self) -> Vec<Port> {
         output_ports(&self.manifest)
+    }
+
+    fn caches(&self) -> Vec<Cache> {
+        self.manifest.caches.clone()
     }
 
     fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError> {

@@ -6,6 +6,7 @@ use super::{
 };
 use bytes::Bytes;
 use memmap2::Mmap;
+use planforge_backend::Cache;
 use planforge_device::CpuLevel;
 use planforge_kernels_cpu::isa::IsaLevel;
 use planforge_onnx::Detached;
@@ -47,6 +48,9 @@ pub struct Manifest {
     /// What follows the program, where only data decides some sizes. Without `dynamic` the plan's model is those nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<TailSummary>,
+    /// Inputs that an output takes the place of at the next run, in plans of fixed shapes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<Cache>,
 }
 
 /// What a plan says of the shapes it is for.

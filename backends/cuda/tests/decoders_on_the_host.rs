@@ -19,19 +19,38 @@ use planforge_graph::{
     ir::{Graph, Tensor},
 };
 use planforge_modelgen::{Options, Precision};
+use planforge_onnx::proto::{
+    AttributeProto, GraphProto, NodeProto, attribute_proto::AttributeType, tensor_proto::DataType,
+};
+use planforge_types::{HostTensor, OptimizationProfile};
+use prost::Message as _;
 use std::collections::BTreeMap;
 
 /// Largest relative root mean square error of the scores with halves between.
 const BOUND: f64 = 2e-2;
 
+/// A step of a decoder, and what is done to its file.
+#[derive(Clone, Copy)]
+struct Model {
+    name: &'static str,
+    precision: Precision,
+    rewrite: fn(&mut GraphProto),
+}
+
 /// The graph of a decoder's step as it is in its file.
-fn imported(name: &str, precision: Precision) -> Graph {
+fn imported(name: &'static str, precision: Precision) -> Graph {
+    rewritten(Model { name, precision, rewrite: |_| {} }, None)
+}
+
+fn rewritten(Model { name, precision, rewrite }: Model, profile: Option<&OptimizationProfile>) -> Graph {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.onnx");
     let options = Options { precision, ..Options::default() };
     planforge_modelgen::generate(name, &options, &path).expect("the model is written");
-    let model = planforge_onnx::Model::open(&path).expect("the model is read");
-    planforge_import::import(&model, None).expect("the model is imported")
+    let mut proto = planforge_onnx::Model::open(&path).expect("the model is read").proto;
+    rewrite(proto.graph.as_mut().expect("there is a graph"));
+    let model = planforge_onnx::Model::from_bytes(proto.encode_to_vec().into()).expect("the model is read again");
+    planforge_import::import(&model, profile).expect("the model is imported")
 }
 
 fn lowered(graph: &Graph, kind: Kind) -> Lowered {
@@ -72,15 +91,12 @@ fn error(got: &Tensor, expected: &Tensor) -> f64 {
 }
 
 /// Runs `steps` steps from `position` on, every kernel with a choice by its number `choice`.
-fn decode(
-    emulator: &Emulator,
-    name: &str,
-    precision: Precision,
-    kind: Kind,
-    (position, steps): (i64, i64),
-    choice: usize,
-) {
-    let graph = imported(name, precision);
+fn decode(emulator: &Emulator, name: &'static str, precision: Precision, kind: Kind, steps: (i64, i64), choice: usize) {
+    decode_as(emulator, Model { name, precision, rewrite: |_| {} }, kind, steps, choice);
+}
+
+fn decode_as(emulator: &Emulator, model: Model, kind: Kind, (position, steps): (i64, i64), choice: usize) {
+    let (name, graph) = (model.name, rewritten(model, None));
     let Lowered { program, weights } = lowered(&graph, kind);
     let mut inputs = first(&graph);
     let mut host = Host::new(emulator, &program, &weights, &inputs);
@@ -167,5 +183,158 @@ fn no_step_goes_through_a_whole_cache_but_attention() {
             assert_eq!(step.work.updates().len(), 2, "{name}: {} appends what is new", step.name);
         }
         assert!(others_at_states(&program).is_empty(), "{name}: {:?}", others_at_states(&program));
+    }
+}
+
+fn node(op: &str, inputs: &[&str], output: &str, attribute: Vec<AttributeProto>) -> NodeProto {
+    NodeProto {
+        name: format!("{op}:{output}"),
+        op_type: op.into(),
+        input: inputs.iter().map(|input| (*input).to_owned()).collect(),
+        output: vec![output.into()],
+        attribute,
+        ..NodeProto::default()
+    }
+}
+
+fn cast(from: &str, to: &str, element: DataType) -> NodeProto {
+    let r#type = AttributeType::Int.into();
+    let to_ = AttributeProto { name: "to".into(), r#type, i: element as i64, ..AttributeProto::default() };
+    node("Cast", &[from], to, vec![to_])
+}
+
+/// What is new is chosen where a place is the token's, as exporters write caches of a fixed length.
+fn by_choice(graph: &mut GraphProto) {
+    let r#type = AttributeType::Ints.into();
+    let perm = AttributeProto { name: "perm".into(), r#type, ints: vec![0, 1, 3, 2], ..AttributeProto::default() };
+    let is_put = |node: &NodeProto| node.op_type == "ScatterElements";
+    let first = graph.node.iter().position(is_put).expect("caches are written");
+    for put in graph.node.iter_mut().filter(|node| is_put(node)) {
+        let [cache, _, new] = put.input.as_slice() else { panic!("{} has other inputs", put.name) };
+        let inputs = ["is_place", new, cache];
+        *put = node("Where", &inputs, &put.output[0], vec![]);
+    }
+    graph.node.insert(first, node("Transpose", &["is_place_row"], "is_place", vec![perm]));
+    graph.node.insert(first, node("Equal", &["all_places", "position"], "is_place_row", vec![]));
+}
+
+/// Caches of halves are written in single precision.
+fn by_casts(graph: &mut GraphProto) {
+    let mut nodes = Vec::new();
+    for mut put in std::mem::take(&mut graph.node) {
+        if put.op_type != "ScatterElements" {
+            nodes.push(put);
+            continue;
+        }
+        let [cache, _, new] = put.input.clone().try_into().expect("three inputs");
+        let output = put.output[0].clone();
+        let wide = |name: &str| format!("{name}_wide");
+        nodes.push(cast(&cache, &wide(&cache), DataType::Float));
+        nodes.push(cast(&new, &wide(&new), DataType::Float));
+        (put.input[0], put.input[2], put.output[0]) = (wide(&cache), wide(&new), wide(&output));
+        nodes.push(put);
+        nodes.push(cast(&wide(&output), &output, DataType::Float16));
+    }
+    graph.node = nodes;
+}
+
+#[test]
+fn caches_written_by_a_choice_or_through_casts_are_states_too() {
+    let forms: [(&str, fn(&mut GraphProto)); 2] = [("Where", by_choice), ("Cast", by_casts)];
+    for (form, rewrite) in forms {
+        for name in ["gpt2-tiny-step", "llama-tiny-step"] {
+            let graph = rewritten(Model { name, precision: Precision::Fp16, rewrite }, None);
+            let Lowered { program, .. } = lowered(&graph, Kind::F16);
+            assert_eq!(program.states.len(), 4, "{name} by {form}");
+            assert!(program.states.iter().all(|state| state.places == Some(48)), "{name} by {form}");
+            // Stored otherwise than the cache is, a conversion is one.
+            let states = lowered(&graph, Kind::F32).program.states.len();
+            assert_eq!(states, if form == "Cast" { 0 } else { 4 }, "{name} by {form} in f32");
+        }
+    }
+}
+
+#[test]
+fn caches_written_by_a_choice_or_through_casts_hold_what_they_should() {
+    let Some(emulator) = Emulator::new() else { return };
+    for name in ["gpt2-tiny-step", "llama-tiny-step"] {
+        for rewrite in [by_choice as fn(&mut GraphProto), by_casts] {
+            let model = Model { name, precision: Precision::Fp16, rewrite };
+            decode_as(&emulator, model, Kind::F16, (0, 2), 0);
+            decode_as(&emulator, model, Kind::F16, (46, 2), 0);
+        }
+    }
+}
+
+/// Another reader of what was there keeps a cache from being changed in place.
+#[test]
+fn a_cache_that_somebody_else_reads_is_no_state() {
+    fn read_twice(graph: &mut GraphProto) {
+        by_choice(graph);
+        let all = node("Identity", &["keys.0"], "before", vec![]);
+        graph.node.push(all);
+        let mut output = graph.output.iter().find(|output| output.name == "next_keys.0").expect("it is there").clone();
+        output.name = "before".into();
+        graph.output.push(output);
+    }
+    let graph = rewritten(Model { name: "gpt2-tiny-step", precision: Precision::Fp16, rewrite: read_twice }, None);
+    assert_eq!(lowered(&graph, Kind::F16).program.states.len(), 3);
+}
+
+/// Shapes of a step with caches of so many places.
+fn lengths(heads: usize, past: usize) -> OptimizationProfile {
+    let (ids, cache) = ([1, 1], [1, heads, past, 16]);
+    OptimizationProfile::of_shapes([("input_ids", &ids[..]), ("past_key_values.0.key", &cache[..])])
+}
+
+#[test]
+fn a_step_with_caches_that_grow_hides_places_that_hold_nothing() {
+    let Some(emulator) = Emulator::new() else { return };
+    for (name, heads) in [("gpt2-tiny-past", 4), ("llama-tiny-past", 2)] {
+        let (past, held) = (8, 3);
+        let model = Model { name, precision: Precision::Fp16, rewrite: |_| {} };
+        let graph = rewritten(model, Some(&lengths(heads, past)));
+        let Lowered { program, weights } = lowered(&graph, Kind::F16);
+        let of = |id| {
+            let value = graph.value(id);
+            let shape: Vec<usize> = graph.static_shape(id).expect("shapes are known");
+            let count: usize = shape.iter().product();
+            let tensor = match value.name.as_str() {
+                "input_ids" => numbers(&shape, 3),
+                "position_ids" => numbers(&shape, held as i64),
+                "attention_mask" => {
+                    let seen = (0..count).map(|place| i64::from(place >= past - held)).collect();
+                    Tensor::from_vec(shape, seen).expect("as many as the shape says")
+                }
+                _ => {
+                    let values: Vec<f64> = (0..count).map(|at| (at * 7 % 13) as f64 / 6.5 - 1.0).collect();
+                    let HostTensor { element, shape, bytes } = HostTensor::of_values(value.element, shape, &values);
+                    Tensor::new(element, shape, bytes.into()).expect("as many as the shape says")
+                }
+            };
+            (value.name.clone(), tensor)
+        };
+        let inputs: BTreeMap<String, Tensor> = graph.inputs.iter().map(|&id| of(id)).collect();
+        let host = &mut Host::new(&emulator, &program, &weights, &inputs);
+        for step in &program.steps {
+            let (kernel, as_) = &kernels(&program, step)[0];
+            host.run(step, kernel, *as_).unwrap_or_else(|error| panic!("{name}, {}: {error}", step.name));
+        }
+        let expected = interpreter::execute(&graph, &inputs).expect("the reference computes it");
+        for (number, edge) in program.outputs.iter().enumerate() {
+            let error = error(&host.output(number), &expected[&edge.name]);
+            assert!(error < BOUND, "{name}: relative error of {} {error:e}", edge.name);
+        }
+        // What a hidden place holds changes nothing.
+        let mut emptied = inputs.clone();
+        let cache = &inputs["past_key_values.0.value"];
+        let mut bytes = cache.bytes().to_vec();
+        bytes[..2 * (past - held) * 16].fill(0);
+        emptied.insert(
+            "past_key_values.0.value".into(),
+            Tensor::new(cache.element(), cache.shape().to_vec(), bytes.into()).unwrap(),
+        );
+        let again = interpreter::execute(&graph, &emptied).expect("the reference computes it");
+        assert!(error(&again["logits"], &expected["logits"]) < 1e-6, "{name}: the mask hides it");
     }
 }

@@ -33,9 +33,10 @@ pub struct Args {
     profile: usize,
     /// Decode so many tokens greedily, caches kept in place
     ///
-    /// Each run gets the token that the last gave and the next place. Tokens called 'prompt' in the input file come first;
-    /// caches and the place may be left out there and begin as zeros. The outputs are the 'tokens', and what the last run
-    /// gave beside caches.
+    /// Each run gets the token that the last gave, or the largest of its scores, and the next place. Tokens called 'prompt'
+    /// in the input file come first; caches and the place may be left out there and begin as zeros. Caches that grow are as
+    /// long as the plan's range allows, and their mask is made. The outputs are the 'tokens', and what the last run gave
+    /// beside caches.
     #[arg(long = "loop", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     tokens: Option<u32>,
     /// With --loop: an input, and the output that it is at the next run
@@ -64,9 +65,17 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         cell = known;
     }
     if let Some(tokens) = args.tokens {
-        let ports = [meter.inputs(), meter.outputs()];
-        let of = greedy::Loop::of(meter.states(), [&ports[0], &ports[1]], &args.feed, args.count.as_deref())?;
-        let decoded = of.run(&mut *meter, given, tokens as usize)?;
+        let (inputs, outputs) = (meter.inputs(), meter.outputs());
+        let profiles = compiler.identify(&args.plan).map(|plan| plan.spec.profiles).unwrap_or_default();
+        let plan = greedy::Plan {
+            inputs: &inputs,
+            outputs: &outputs,
+            caches: meter.caches(),
+            states: meter.states(),
+            profiles: &profiles,
+        };
+        let of = greedy::Loop::of(plan, &args.feed, args.count.as_deref())?;
+        let decoded = of.run(&mut *meter, args.profile, given, tokens as usize)?;
         return decode(context, &args.output, &decoded);
     }
     let batches = split(&meter.inputs(), given)?;
@@ -103,6 +112,12 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 
 /// Tells what was decoded, and writes it.
 fn decode(context: &Context<'_>, output: &Path, decoded: &greedy::Decoded) -> Result<(), Failure> {
+    if let Some(mask) = &decoded.untried {
+        context.printer.warn(&format!(
+            "the plan takes caches of one length alone, so nothing shows that the model goes by '{mask}': build it with a \
+             range to be sure"
+        ));
+    }
     npz::write(output, &decoded.outputs)?;
     context.printer.data(&output.display().to_string())?;
     for (name, tensor) in &decoded.outputs {

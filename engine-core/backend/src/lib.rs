@@ -310,6 +310,17 @@ pub struct Aside {
     pub files: Vec<KeptFile>,
 }
 
+/// An input that an output takes the place of at the next run: the same, with some places written anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    pub input: String,
+    pub output: String,
+    /// How many runs it has places for, where each writes one and none begins again at the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<u64>,
+}
+
 /// A loaded plan that can be run and timed.
 pub trait Meter {
     fn inputs(&self) -> Vec<Port>;
@@ -329,6 +340,12 @@ pub trait Meter {
     /// Names of the inputs that the engine changes in place, each with the output that it then is.
     fn states(&self) -> Vec<(String, String)> {
         Vec::new()
+    }
+    /// Inputs that are an output of the run before, changed in place ([`Meter::states`]) or not; empty where the plan
+    /// does not say.
+    fn caches(&self) -> Vec<Cache> {
+        let states = self.states().into_iter();
+        states.map(|(input, output)| Cache { input, output, places: None }).collect()
     }
     /// Puts some inputs in the place of those that are bound, runs once, and returns the outputs that are named; what
     /// [`Meter::states`] names stays where it is, as the last run left it. `None` where the backend keeps no states.

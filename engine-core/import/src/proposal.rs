@@ -9,7 +9,7 @@ use crate::{
     element_type,
     solve::Solution,
 };
-use planforge_graph::shape::{DeclaredDim, is_float};
+use planforge_graph::shape::{DeclaredDim, is_float, sum};
 use planforge_onnx::{Model, proto::ValueInfoProto};
 use planforge_types::{DimRange, OptimizationProfile};
 use std::collections::BTreeMap;
@@ -131,14 +131,6 @@ fn sizes<'a>(
         }
     }
     Some(sized)
-}
-
-/// A name such as `past_length + 1`, when its parts are known.
-fn sum(symbol: &str, symbols: &BTreeMap<String, u64>) -> Option<u64> {
-    let mut parts = symbol.split('+').map(str::trim);
-    let size = |part: &str| part.parse().ok().or_else(|| symbols.get(part).copied());
-    let mut total = || parts.try_fold(0u64, |total, part| total.checked_add(size(part)?));
-    if symbol.contains('+') { total() } else { None }
 }
 
 /// What is usual for a dimension of this name, in an input of this rank.

@@ -3,9 +3,9 @@
 //! Every pass's file begins with its graph before and after. After each pass the graph is checked again (order,
 //! names, types and shapes), so a pass that breaks it is named at once.
 //!
-//! Three more look at a finished graph and describe it for backends without changing it: [`layout`] says which values
-//! are images with channels last, [`placement`] which values can lie inside others (concatenations, splits), [`memory`]
-//! where each buffer goes and how much memory the whole needs.
+//! Four more look at a graph and describe it for backends without changing it: [`layout`] says which values are images
+//! with channels last, [`placement`] which values can lie inside others (concatenations, splits), [`memory`] where each
+//! buffer goes and how much memory the whole needs, [`states`] which outputs are inputs with some places written anew.
 
 mod activation;
 mod attention;
@@ -35,6 +35,7 @@ mod residual;
 mod scale;
 mod sink;
 mod slices;
+pub mod states;
 #[cfg(test)]
 mod tests;
 

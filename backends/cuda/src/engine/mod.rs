@@ -210,6 +210,12 @@ impl Engine {
         program.state_names().map(|(input, output)| (input.to_owned(), output.to_owned())).collect()
     }
 
+    /// How many runs each of them has places for, by input, where that is known.
+    pub fn state_places(&self) -> BTreeMap<String, u64> {
+        let program = &self.plan.manifest.programs[self.profile].program;
+        program.state_places().map(|(input, places)| (input.to_owned(), places)).collect()
+    }
+
     /// Copies some inputs over those that are bound, runs once, and copies the outputs that are named back.
     pub fn step(&self, inputs: &NamedTensors, wanted: &[String]) -> Result<NamedTensors, BackendError> {
         let captured = self.current()?;

@@ -111,7 +111,7 @@ struct Lowering<'a> {
 pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
     let graph = &*raise::raised(graph);
     let uses = graph.def_use();
-    let states = states::States::of(graph, &uses);
+    let states = states::States::of(graph, &uses, float);
     let rows = one_row::Rows::of(graph, &uses, &states);
     let mut lowering = Lowering {
         sites: one_token::Sites::of(graph, &uses, &states, &rows),
@@ -159,7 +159,8 @@ pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
 
 /// Whether an output of the graph is an input that is changed in place.
 pub fn changes_inputs(graph: &Graph) -> bool {
-    !states::States::of(graph, &graph.def_use()).pairs.is_empty()
+    let caches = planforge_passes::states::caches(graph, &graph.def_use());
+    caches.iter().any(|cache| cache.is_alone && !cache.converts)
 }
 
 /// Writes values as `kind` stores them, on all cores.

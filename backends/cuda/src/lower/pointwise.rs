@@ -16,6 +16,10 @@ const MAX_LAZY: usize = 40;
 
 impl Lowering<'_> {
     pub(super) fn pointwise(&mut self, node: &Node) -> Outcome<()> {
+        if matches!(node.op, Op::Identity | Op::Cast { .. }) && self.states.is_same(node.outputs[0]) {
+            let view = self.input_view(node, 0)?;
+            return self.bind(node.outputs[0], view);
+        }
         let dims = self.dims(node.outputs[0])?;
         let mut origins = node.origins.clone();
         let mut operand = |lowering: &mut Self, position: usize| -> Outcome<Box<Expr>> {
@@ -132,6 +136,12 @@ impl Lowering<'_> {
 
     /// Keeps an expression for its only user, or computes it now.
     fn finish(&mut self, id: ValueId, expression: Expr, origins: Vec<String>) -> Outcome<()> {
+        // Every element is read and written by one thread.
+        if let Some(data) = self.states.chosen_from(id) {
+            let out = self.view(data)?;
+            self.emit_pointwise(&expression, &out, &origins)?;
+            return self.bind(id, out);
+        }
         let carried = self.uses.sole_use(id).is_some_and(|user| {
             let user = &self.graph.nodes[user];
             let takes = matches!(

@@ -1,31 +1,49 @@
 //! Inputs that are changed in place: an output that is an input with some places written anew takes that input's memory.
 //!
-//! Before: `cache -> ScatterElements(place, new) -> next cache`, transposed on the way or not.
-//! After: the scatter writes its places of the input's own memory, which is the output; nothing is copied.
+//! Before: `cache -> ScatterElements(place, new) -> next cache`, or `Where`, transposed on the way or not.
+//! After: the scatter writes its places of the input's own memory, which is the output; nothing is copied. A `Where` goes
+//! through the memory once and writes what it chose where it read.
 //!
 //! Only where nobody reads what was there before: every value from the input to the scatter has one reader. What is put
-//! takes the place of what was there, so that running again on the same inputs gives the same.
+//! takes the place of what was there, so that running again on the same inputs gives the same. Conversions on the way
+//! are none where the engine stores every float as the cache does.
 
-use crate::program::State;
-use planforge_graph::ir::{DefUse, Graph, Op, ValueId};
-use std::collections::BTreeSet;
+use crate::{program::State, view::Kind};
+use planforge_graph::ir::{DefUse, Graph, ValueId};
+use planforge_passes::states::{Cache, Written, caches};
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(super) struct States {
     pub pairs: Vec<State>,
-    /// Results of the scatters, by value: they lie where their data lies.
+    /// Results of what writes, by value: they lie where their data lies.
     in_place: BTreeSet<ValueId>,
+    /// Results of `Where`, each with what it chooses from and writes over.
+    chosen: BTreeMap<ValueId, ValueId>,
+    /// Conversions that change nothing, as everything is stored.
+    same: BTreeSet<ValueId>,
 }
 
 impl States {
-    pub fn of(graph: &Graph, uses: &DefUse) -> Self {
+    /// Of an engine that stores floats as `float`.
+    pub fn of(graph: &Graph, uses: &DefUse, float: Kind) -> Self {
         let mut states = Self::default();
-        for (number, output) in graph.outputs.iter().enumerate() {
-            let Some((scatter, input)) = found(graph, uses, output.value) else { continue };
-            let taken = states.in_place.contains(&scatter) || states.pairs.iter().any(|state| state.input == input);
-            if !taken {
-                states.in_place.insert(scatter);
-                states.pairs.push(State { input, output: number as u32 });
+        for cache in caches(graph, uses) {
+            let Cache { input, output, written, data, result, passed, converts, is_alone, axis } = cache;
+            let edge = graph.value(graph.inputs[input]);
+            let stored_alike = || {
+                let is_float = |id: &ValueId| Kind::of(graph.value(*id).element).is_float();
+                Kind::of(edge.element) == float && passed.iter().chain([&data, &result]).all(is_float)
+            };
+            if !is_alone || (converts && !stored_alike()) {
+                continue;
+            }
+            let places = axis.and_then(|axis| Some(graph.static_shape(graph.inputs[input])?[axis] as u64));
+            states.pairs.push(State { input: input as u32, output: output as u32, places });
+            states.in_place.insert(result);
+            states.same.extend(passed);
+            if written == Written::Chosen {
+                states.chosen.insert(result, data);
             }
         }
         states
@@ -34,42 +52,14 @@ impl States {
     pub fn is_in_place(&self, id: ValueId) -> bool {
         self.in_place.contains(&id)
     }
-}
 
-/// The scatter whose result `output` is, and the number of the input that it changes.
-fn found(graph: &Graph, uses: &DefUse, output: ValueId) -> Option<(ValueId, u32)> {
-    let mut order: Vec<usize> = (0..graph.value(output).shape.len()).collect();
-    let mut at = output;
-    let scatter = loop {
-        let node = &graph.nodes[uses.definition[at.index()]?];
-        match &node.op {
-            Op::Transpose { perm } => order = order.iter().map(|&axis| perm[axis]).collect(),
-            Op::Identity => {}
-            Op::Named(named) if is_put(&named.name, named.text("reduction")) => break node,
-            _ => return None,
-        }
-        at = node.input(0)?;
-    };
-    let result = scatter.outputs[0];
-    at = scatter.input(0)?;
-    while let Some(definition) = uses.definition[at.index()] {
-        uses.sole_use(at)?;
-        let node = &graph.nodes[definition];
-        match &node.op {
-            Op::Transpose { perm } => order = order.iter().map(|&axis| perm[axis]).collect(),
-            Op::Identity => {}
-            _ => return None,
-        }
-        at = node.input(0)?;
+    /// What a `Where` in place chooses from and writes over.
+    pub fn chosen_from(&self, id: ValueId) -> Option<ValueId> {
+        self.chosen.get(&id).copied()
     }
-    uses.sole_use(at)?;
-    let input = graph.inputs.iter().position(|&id| id == at)?;
-    let alike = graph.value(at).element == graph.value(output).element
-        && graph.static_shape(at).is_some()
-        && graph.static_shape(at) == graph.static_shape(output);
-    (alike && order.iter().copied().eq(0..order.len())).then_some((result, input as u32))
-}
 
-fn is_put(name: &str, reduction: &str) -> bool {
-    matches!(name, "scatter_elements" | "scatter_nd") && matches!(reduction, "none" | "")
+    /// Whether a value is the same elements in the same memory as what it is made from.
+    pub fn is_same(&self, id: ValueId) -> bool {
+        self.same.contains(&id)
+    }
 }

@@ -25,7 +25,7 @@ use crate::{
     versions::Versions,
     view::Kind,
 };
-use planforge_backend::{Aside, KeptFile, Meter, StreamSamples, Window, WindowSamples};
+use planforge_backend::{Aside, Cache, KeptFile, Meter, StreamSamples, Window, WindowSamples};
 use planforge_kernels_cuda::nvtx::range;
 use planforge_report::{LatencySplit, LayerCounters, LayerTime, Rates};
 use planforge_types::{BackendError, NamedTensors, Port};
@@ -141,6 +141,12 @@ impl Meter for CudaSession {
 
     fn states(&self) -> Vec<(String, String)> {
         self.engine.states()
+    }
+
+    fn caches(&self) -> Vec<Cache> {
+        let places = self.engine.state_places();
+        let states = self.engine.states().into_iter();
+        states.map(|(input, output)| Cache { places: places.get(&input).copied(), input, output }).collect()
     }
 
     fn step(&mut self, inputs: &NamedTensors, outputs: &[String]) -> Result<Option<NamedTensors>, BackendError> {

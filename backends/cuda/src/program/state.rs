@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct State {
     pub input: u32,
     pub output: u32,
+    /// Places that the cache has, where a run writes one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<u64>,
 }
 
 impl Program {
@@ -24,6 +27,13 @@ impl Program {
             let output = self.outputs.get(state.output as usize)?;
             Some((input.name.as_str(), output.name.as_str()))
         })
+    }
+
+    /// Names of inputs that are changed in place, each with how many runs it has places for.
+    pub fn state_places(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.states
+            .iter()
+            .filter_map(|state| Some((self.inputs.get(state.input as usize)?.name.as_str(), state.places?)))
     }
 
     /// Each state is one input and one output alike in one memory; every other output has memory of its own.

@@ -91,6 +91,10 @@ pub fn bind_input(
                     (_, None) => match dim {
                         // Another input may have said what this name stands for.
                         DeclaredDim::Symbol(symbol) if symbols.contains_key(symbol) => symbols[symbol].into(),
+                        DeclaredDim::Symbol(symbol) => match sum(symbol, symbols) {
+                            Some(size) => size.into(),
+                            None => return Err(unknown(input, declared)),
+                        },
                         _ => return Err(unknown(input, declared)),
                     },
                     (DeclaredDim::Unknown, Some(opt)) => opt.into(),
@@ -107,6 +111,14 @@ pub fn bind_input(
         }
     }
     check_size(&format!("input {input}"), &shape)
+}
+
+/// The size that a name such as `past_length + 1` says, when its parts are known.
+#[must_use]
+pub fn sum(symbol: &str, symbols: &BTreeMap<String, u64>) -> Option<u64> {
+    let size = |part: &str| part.parse().ok().or_else(|| symbols.get(part).copied());
+    let mut parts = symbol.split('+').map(str::trim);
+    if symbol.contains('+') { parts.try_fold(0u64, |total, part| total.checked_add(size(part)?)) } else { None }
 }
 
 fn unknown(input: &str, declared: &[DeclaredDim]) -> BindError {
@@ -145,6 +157,17 @@ mod tests {
         assert!(error.to_string().contains("input x") && error.to_string().contains("[batch, 3]"), "{error}");
         let error = bind_input("x", None, None, &mut BTreeMap::new()).unwrap_err();
         assert_eq!(error, BindError::NoRank { input: "x".into() });
+    }
+
+    #[test]
+    fn a_name_that_is_a_sum_follows_from_its_parts() {
+        let declared = |name: &str| [DeclaredDim::Size(1), DeclaredDim::Symbol(name.into())];
+        let mut symbols = BTreeMap::from([("past".to_owned(), 15), ("new".to_owned(), 2)]);
+        let mut bound = |name: &str| bind_input("mask", Some(&declared(name)), None, &mut symbols);
+        assert_eq!(bound("past + new"), Ok(vec![1, 17]));
+        assert_eq!(bound("past+1"), Ok(vec![1, 16]));
+        assert!(matches!(bound("past + other"), Err(BindError::Unknown { .. })));
+        assert!(matches!(bound("5"), Err(BindError::Unknown { .. })), "a name alone is no number");
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod given;
 mod products;
 mod spatial;
 
-pub use bind::{BindError, DeclaredDim, MAX_ELEMENTS, MAX_RANK, bind_input, check_size};
+pub use bind::{BindError, DeclaredDim, MAX_ELEMENTS, MAX_RANK, bind_input, check_size, sum};
 pub use cost::multiply_accumulates;
 pub(crate) use given::{Given, attribute, broadcast_types, mismatch, require, wanted_shape};
 pub use given::{ShapeError, is_float, taps_are_few};

@@ -1,5 +1,6 @@
 //! Every pass leaves the meaning alone, and does what its file says.
 
+mod caches;
 mod doubles;
 mod exported;
 mod joined_integers;
