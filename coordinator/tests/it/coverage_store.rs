@@ -40,7 +40,13 @@ async fn figures(store: &dyn Store, project: &str, model: &str) -> (Digest, Opti
 }
 
 /// A job with its project; its model is that of `model` and has another name where one is given.
-fn asked(id: &str, project: &str, (model, name): (&str, &str), state: JobState, created_ms: u64) -> Vec<Change> {
+pub(crate) fn asked(
+    id: &str,
+    project: &str,
+    (model, name): (&str, &str),
+    state: JobState,
+    created_ms: u64,
+) -> Vec<Change> {
     let mut asked = Job { phase: "compile".into(), ..job(id, state, created_ms) };
     asked.model = job(model, state, 1).model;
     asked.model.name = name.into();
@@ -51,12 +57,12 @@ fn asked(id: &str, project: &str, (model, name): (&str, &str), state: JobState, 
     vec![in_project, Change::Job(Arc::new(asked))]
 }
 
-fn built(id: &str, plan: &str, (created_ms, seq): (u64, u64), project: &str) -> Vec<Change> {
+pub(crate) fn built(id: &str, plan: &str, (created_ms, seq): (u64, u64), project: &str) -> Vec<Change> {
     let engine = Engine { seq, project: project.into(), ..engine(id, plan, created_ms) };
     vec![Change::Engine(Box::new(engine)), Change::EngineProject { key: key(id), project: project.into() }]
 }
 
-fn measured(plan: &str, document: &str, created_ms: u64) -> Change {
+pub(crate) fn measured(plan: &str, document: &str, created_ms: u64) -> Change {
     Change::Report(Box::new(report("mine", plan, document, created_ms, None)))
 }
 

@@ -18,7 +18,7 @@ use planforge_proto::{ErrorCode, v1};
 use planforge_report::{figures::Figures, testing::sample_report};
 use std::{collections::BTreeSet, sync::Arc};
 
-fn request_of(id: &str, project: &str, jobs: &[&str], created_ms: u64) -> Change {
+pub(crate) fn request_of(id: &str, project: &str, jobs: &[&str], created_ms: u64) -> Change {
     Change::Request(RequestRecord {
         id: id.into(),
         project: project.into(),

@@ -15,6 +15,7 @@ mod elsewhere;
 mod fallback;
 mod farm;
 mod faults;
+mod grouped;
 mod history;
 mod holders;
 mod inputs;

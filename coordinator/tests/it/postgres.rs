@@ -17,7 +17,7 @@ use planforge_coordinator::{
 use planforge_postgres_server::Server;
 use std::{fs, path::Path, sync::Arc};
 
-fn config(url: String) -> PostgresConfig {
+pub(crate) fn config(url: String) -> PostgresConfig {
     PostgresConfig { url, address: "http://here:7400".into(), farm: None, may_begin: true }
 }
 
@@ -178,7 +178,7 @@ async fn what_cannot_be_the_farms_store_is_refused_before_anything_is_written() 
 }
 
 /// What a store says of everything that is listed, and goes on with.
-async fn told(store: &dyn Store) -> String {
+pub(crate) async fn told(store: &dyn Store) -> String {
     let limit = 1_000;
     let jobs = store.jobs(JobFilter { limit, ..JobFilter::default() }).await.unwrap();
     let events = store.events(EventFilter { limit, ..EventFilter::default() }).await.unwrap();
@@ -188,7 +188,9 @@ async fn told(store: &dyn Store) -> String {
     let (tokens, heaps) = (store.tokens().await.unwrap(), store.heaps().await.unwrap());
     let (counts, projects) = (store.job_counts(None).await.unwrap(), store.project_names().await.unwrap());
     let coverage = coverage_store::everything(store).await;
-    let loaded = store.load().await.unwrap();
+    let mut loaded = store.load().await.unwrap();
+    // In whatever order.
+    loaded.jobs.sort_by(|one, other| one.id.cmp(&other.id));
     format!(
         "{jobs:#?}{events:#?}{engines:#?}{reports:#?}{requests:#?}{tokens:#?}{heaps:#?}{counts:#?}{projects:#?}{coverage:#?}{loaded:#?}"
     )
