@@ -240,7 +240,8 @@ fn by_casts(graph: &mut GraphProto) {
 
 #[test]
 fn caches_written_by_a_choice_or_through_casts_are_states_too() {
-    let forms: [(&str, fn(&mut GraphProto)); 2] = [("Where", by_choice), ("Cast", by_casts)];
+    type Change = fn(&mut GraphProto);
+    let forms: [(&str, Change); 2] = [("Where", by_choice), ("Cast", by_casts)];
     for (form, rewrite) in forms {
         for name in ["gpt2-tiny-step", "llama-tiny-step"] {
             let graph = rewritten(Model { name, precision: Precision::Fp16, rewrite }, None);

@@ -236,12 +236,13 @@ impl Buffer {
         self.bytes
     }
 
-    /// Copies to the device and waits for it.
+    /// Copies to the device and waits until it is there.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         assert!(offset + bytes.len() <= self.bytes, "{} bytes at {offset} of {self:?}", bytes.len());
         doing("use the device", self.context.bind_to_thread())?;
         // SAFETY: the range lies inside this buffer, as checked above.
-        doing("copy to the device", unsafe { result::memcpy_htod_sync(self.address + offset as u64, bytes) })
+        doing("copy to the device", unsafe { result::memcpy_htod_sync(self.address + offset as u64, bytes) })?;
+        wait_for_default_stream()
     }
 
     /// Copies from the device, after everything that was queued on it.
@@ -252,12 +253,20 @@ impl Buffer {
         doing("copy from the device", unsafe { result::memcpy_dtoh_sync(bytes, self.address + offset as u64) })
     }
 
-    /// Sets every byte.
+    /// Sets every byte and waits until they are.
     pub fn fill(&self, byte: u8) -> Result<()> {
         doing("use the device", self.context.bind_to_thread())?;
         // SAFETY: exactly this buffer's memory is written.
-        doing("fill device memory", unsafe { result::memset_d8_sync(self.address, byte, self.bytes) })
+        doing("fill device memory", unsafe { result::memset_d8_sync(self.address, byte, self.bytes) })?;
+        wait_for_default_stream()
     }
+}
+
+/// Copies and fills by the driver's plain calls go through its default stream. They come back once the bytes are in its own
+/// memory, on the way, or not even begun; streams of ours wait for no other, and a kernel there could be ahead of them.
+fn wait_for_default_stream() -> Result<()> {
+    // SAFETY: null names the default stream of the context that the caller made current.
+    doing("wait for a copy", unsafe { result::stream::synchronize(std::ptr::null_mut()) })
 }
 
 impl Drop for Buffer {

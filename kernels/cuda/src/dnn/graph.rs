@@ -91,7 +91,6 @@ pub enum Activation {
     /// With erf.
     Gelu,
     GeluTanh,
-    Tanh,
 }
 
 impl Activation {
@@ -103,7 +102,6 @@ impl Activation {
             Self::Sigmoid => Mode::CUDNN_POINTWISE_SIGMOID_FWD,
             Self::Gelu => Mode::CUDNN_POINTWISE_GELU_FWD,
             Self::GeluTanh => Mode::CUDNN_POINTWISE_GELU_APPROX_TANH_FWD,
-            Self::Tanh => Mode::CUDNN_POINTWISE_TANH_FWD,
         })
     }
 }
