@@ -48,18 +48,46 @@ pub(super) fn arguments(values: Vec<Value>) -> PgArguments {
     arguments
 }
 
-/// All rows of one table in one statement, a column an array: whatever their number, it is prepared once.
-pub(super) fn arrays(table: &Table, rows: Vec<Vec<Value>>) -> (String, PgArguments) {
-    let mut sql = format!("{}SELECT * FROM unnest(", table.head);
-    let mut arguments = PgArguments::default();
+/// Statements that write these rows, as few as may be, in an order that gives the same: what moves nothing else goes with
+/// the first that does.
+pub(super) fn together(rows: Vec<(&'static Table, Vec<Vec<Value>>)>) -> Vec<(String, PgArguments)> {
+    let (mut moving, plain): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(table, _)| table.moves_others);
+    let first = if moving.is_empty() { None } else { Some(moving.remove(0)) };
+    let mut all = Vec::new();
+    let with_first: Vec<_> = plain.into_iter().chain(first).collect();
+    if !with_first.is_empty() {
+        all.push(one_statement(with_first));
+    }
+    all.extend(moving.into_iter().map(|rows| one_statement(vec![rows])));
+    all
+}
+
+/// The rows of each table as arrays, a column one of them: whatever their number, the statement is prepared once.
+fn one_statement(rows: Vec<(&'static Table, Vec<Vec<Value>>)>) -> (String, PgArguments) {
+    let (mut sql, mut arguments, mut place) = (String::new(), PgArguments::default(), 0);
+    let last = rows.len() - 1;
+    for (at, (table, rows)) in rows.into_iter().enumerate() {
+        if at < last {
+            let _ = write!(sql, "{}t{at} AS (", if at == 0 { "WITH " } else { ", " });
+        } else if at > 0 {
+            sql.push(' ');
+        }
+        let _ = write!(sql, "{}SELECT * FROM unnest(", table.head);
+        bind_columns(&mut sql, &mut arguments, &mut place, rows);
+        let _ = write!(sql, "){}{}", table.tail, if at < last { ")" } else { "" });
+    }
+    (sql, arguments)
+}
+
+fn bind_columns(sql: &mut String, arguments: &mut PgArguments, place: &mut usize, rows: Vec<Vec<Value>>) {
     let mut rows: Vec<_> = rows.into_iter().map(Vec::into_iter).collect();
-    let mut place = 0;
+    let mut comma = "";
     loop {
         let mut column = rows.iter_mut().filter_map(Iterator::next).peekable();
         let Some(first) = column.peek() else { break };
-        place += 1;
-        let (name, comma) = (array_of(first), if place == 1 { "" } else { ", " });
-        let _ = write!(sql, "{comma}${place}::{name}[]");
+        *place += 1;
+        let _ = write!(sql, "{comma}${place}::{}[]", array_of(first));
+        comma = ", ";
         // Binding texts and numbers cannot fail; a column is of one type.
         let _ = match first {
             Value::Text(_) => arguments.add(column.filter_map(words).collect::<Vec<String>>()),
@@ -67,8 +95,6 @@ pub(super) fn arrays(table: &Table, rows: Vec<Vec<Value>>) -> (String, PgArgumen
             Value::Real(_) => arguments.add(column.filter_map(real).collect::<Vec<Option<f64>>>()),
         };
     }
-    let _ = write!(sql, "){}", table.tail);
-    (sql, arguments)
 }
 
 fn array_of(value: &Value) -> &'static str {

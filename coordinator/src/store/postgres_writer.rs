@@ -12,7 +12,7 @@
 use super::{
     StoreError,
     postgres::classify,
-    postgres_words::{arguments, arrays, translated},
+    postgres_words::{arguments, together, translated},
     sql::{Statement, Written, written},
     sql_store::{GROUP_MAX, Waiting, Write, of_epoch},
 };
@@ -287,11 +287,19 @@ impl Writer {
         changes: Vec<Change>,
         epoch: u64,
     ) -> Result<(), StoreError> {
+        let mut all = Vec::new();
+        let mut rows = Vec::new();
         for written in written(changes.into_iter()) {
-            let (sql, arguments) = match written {
-                Written::Rows(table, rows) => arrays(table, rows),
-                Written::One(Statement { sql, values }) => (translated(&sql), arguments(values)),
-            };
+            match written {
+                Written::Rows(table, of_it) => rows.push((table, of_it)),
+                Written::One(Statement { sql, values }) => {
+                    all.extend(together(std::mem::take(&mut rows)));
+                    all.push((translated(&sql), arguments(values)));
+                }
+            }
+        }
+        all.extend(together(rows));
+        for (sql, arguments) in all {
             let query = sqlx::query_with(AssertSqlSafe(sql), arguments);
             self.within("write", async { query.execute(&mut *connection).await }).await?;
         }

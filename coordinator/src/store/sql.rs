@@ -54,6 +54,8 @@ pub(super) struct Table {
     pub head: &'static str,
     columns: usize,
     pub tail: &'static str,
+    /// More comes of a row than the row: triggers read and write other tables.
+    pub moves_others: bool,
 }
 
 /// What a commit consists of, in order.
@@ -79,27 +81,39 @@ const JOBS: Table = Table {
     head: "INSERT INTO jobs (id, state, sku, model_name, model_digest, created_ms, ended_ms, doc) ",
     columns: 8,
     tail: " ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms, doc = excluded.doc",
+    moves_others: true,
 };
-const JOB_PROJECTS: Table =
-    Table { head: "INSERT INTO job_projects (project, created_ms, job) ", columns: 3, tail: " ON CONFLICT DO NOTHING" };
+const JOB_PROJECTS: Table = Table {
+    head: "INSERT INTO job_projects (project, created_ms, job) ",
+    columns: 3,
+    tail: " ON CONFLICT DO NOTHING",
+    moves_others: true,
+};
 const JOB_TAGS: Table = Table {
     head: "INSERT INTO job_tags (project, tag, created_ms, job) ",
     columns: 4,
     tail: " ON CONFLICT DO NOTHING",
+    moves_others: false,
 };
 const EVENTS: Table = Table {
     head: "INSERT INTO events (seq, at_ms, job, actor, what, state, attempt, phase, detail) ",
     columns: 9,
     tail: "",
+    moves_others: false,
 };
 const ENGINES: Table = Table {
     head: "INSERT INTO engines (engine_key, plan_digest, sku, model_name, model_digest, created_ms, seq, doc) ",
     columns: 8,
     tail: " ON CONFLICT (engine_key, plan_digest) DO UPDATE SET created_ms = excluded.created_ms, \
                seq = excluded.seq, doc = excluded.doc",
+    moves_others: true,
 };
-const ENGINE_PROJECTS: Table =
-    Table { head: "INSERT INTO engine_projects (engine_key, project) ", columns: 2, tail: " ON CONFLICT DO NOTHING" };
+const ENGINE_PROJECTS: Table = Table {
+    head: "INSERT INTO engine_projects (engine_key, project) ",
+    columns: 2,
+    tail: " ON CONFLICT DO NOTHING",
+    moves_others: true,
+};
 const BLOB_REFS: Table = Table {
     head: "INSERT INTO blob_refs (digest, project, engine_key, size_bytes, tenure, since_ms) ",
     columns: 6,
@@ -108,78 +122,105 @@ const BLOB_REFS: Table = Table {
                tenure = CASE WHEN excluded.tenure < blob_refs.tenure THEN excluded.tenure ELSE blob_refs.tenure END, \
                since_ms = CASE WHEN excluded.since_ms > blob_refs.since_ms THEN excluded.since_ms ELSE blob_refs.since_ms END \
                WHERE blob_refs.tenure <> 0 AND (excluded.tenure < blob_refs.tenure OR excluded.since_ms > blob_refs.since_ms)",
+    moves_others: false,
 };
 const REPORTS: Table = Table {
     head: "INSERT INTO reports (digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, measure, \
              artifacts) ",
     columns: 10,
     tail: " ON CONFLICT (digest) DO NOTHING",
+    moves_others: true,
 };
 const AGENTS: Table = Table {
     head: "INSERT INTO agents (id, seen_ms, doc) ",
     columns: 3,
     tail: " ON CONFLICT (id) DO UPDATE SET seen_ms = excluded.seen_ms, doc = excluded.doc",
+    moves_others: false,
 };
-const REQUESTS: Table =
-    Table { head: "INSERT INTO requests (id, project, idempotency_key, created_ms, doc) ", columns: 5, tail: "" };
+const REQUESTS: Table = Table {
+    head: "INSERT INTO requests (id, project, idempotency_key, created_ms, doc) ",
+    columns: 5,
+    tail: "",
+    moves_others: true,
+};
 const REFUSALS: Table = Table {
     head: "INSERT INTO refusals (engine_key, doc) ",
     columns: 2,
     tail: " ON CONFLICT (engine_key) DO UPDATE SET doc = excluded.doc",
+    moves_others: false,
 };
 const PREPARATIONS: Table = Table {
     head: "INSERT INTO preparations (prepare_key, job, model_digest, doc) ",
     columns: 4,
     tail: " ON CONFLICT (prepare_key) DO UPDATE SET job = excluded.job, model_digest = excluded.model_digest, \
                doc = excluded.doc",
+    moves_others: false,
 };
 const CACHES: Table = Table {
     head: "INSERT INTO caches (scope, sku, published_ms, doc) ",
     columns: 4,
     tail: " ON CONFLICT (scope) DO UPDATE SET published_ms = excluded.published_ms, doc = excluded.doc",
+    moves_others: false,
 };
 const PLUGINS: Table = Table {
     head: "INSERT INTO plugins (digest, doc) ",
     columns: 2,
     tail: " ON CONFLICT (digest) DO UPDATE SET doc = excluded.doc",
+    moves_others: false,
 };
 const PAUSES: Table = Table {
     head: "INSERT INTO pauses (id, doc) ",
     columns: 2,
     tail: " ON CONFLICT (id) DO UPDATE SET doc = excluded.doc",
+    moves_others: false,
 };
 const PROJECTS: Table = Table {
     head: "INSERT INTO projects (name, doc) ",
     columns: 2,
     tail: " ON CONFLICT (name) DO UPDATE SET doc = excluded.doc",
+    moves_others: false,
 };
 const PINS: Table = Table {
     head: "INSERT INTO pins (plan_digest, project, owner, created_ms, expires_ms, doc) ",
     columns: 6,
     tail: " ON CONFLICT (plan_digest, project, owner) DO UPDATE SET created_ms = excluded.created_ms, \
                expires_ms = excluded.expires_ms, doc = excluded.doc",
+    moves_others: false,
 };
 const SHARES: Table = Table {
     head: "INSERT INTO shares (id, secret_hash, project, created_ms, expires_ms, doc) ",
     columns: 6,
     tail: " ON CONFLICT (id) DO NOTHING",
+    moves_others: false,
 };
 const BLOB_NOTES: Table = Table {
     head: "INSERT INTO blob_notes (kind, name, text, at_ms) ",
     columns: 4,
     tail: " ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text, at_ms = excluded.at_ms",
+    moves_others: false,
 };
 const DECLARATIONS: Table = Table {
     head: "INSERT INTO declarations (project, name, declared_ms, doc) ",
     columns: 4,
     tail: " ON CONFLICT (project, name) DO UPDATE SET declared_ms = excluded.declared_ms, doc = excluded.doc",
+    moves_others: false,
 };
-const AUDIT: Table =
-    Table { head: "INSERT INTO audit (at_ms, kind, project, actor, what, doc) ", columns: 6, tail: "" };
+const AUDIT: Table = Table {
+    head: "INSERT INTO audit (at_ms, kind, project, actor, what, doc) ",
+    columns: 6,
+    tail: "",
+    moves_others: false,
+};
 /// A token's document is written once; what happens to it later has columns of its own.
-const TOKENS: Table = Table { head: "INSERT INTO tokens (id, doc) ", columns: 2, tail: " ON CONFLICT (id) DO NOTHING" };
+const TOKENS: Table = Table {
+    head: "INSERT INTO tokens (id, doc) ",
+    columns: 2,
+    tail: " ON CONFLICT (id) DO NOTHING",
+    moves_others: false,
+};
 
-const REFUSALS_GONE: Table = Table { head: "DELETE FROM refusals WHERE engine_key IN (", columns: 1, tail: ")" };
+const REFUSALS_GONE: Table =
+    Table { head: "DELETE FROM refusals WHERE engine_key IN (", columns: 1, tail: ")", moves_others: false };
 
 fn json(record: &impl Serialize) -> Value {
     // Records are plain structs with text keys; their serialization has no way to fail.
