@@ -83,8 +83,8 @@ fn same(scores: &[f64], others: &[f64]) -> bool {
 
 #[test]
 fn caches_that_grow_give_what_caches_of_a_fixed_length_give() {
+    let home = home();
     for (family, heads) in [("gpt2", 4), ("llama", 2)] {
-        let home = home();
         let fixed = built(home.path(), &written(home.path(), &format!("{family}-tiny-step")), &[]);
         // The length of the mask follows from the names of its dimensions' parts.
         let shapes = format!("input_ids:1x1,past_key_values.0.key:1x{heads}x1..8..47x16");
