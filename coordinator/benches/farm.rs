@@ -339,7 +339,7 @@ async fn agents() -> Outcome {
     bench.coordinator.shutdown().await;
     let begin = Instant::now();
     config.listen = address;
-    let bench = Bench::start_with(config, folder.path()).await?;
+    let bench = Bench::start_at(config, folder.path()).await?;
     gathered(&bench, count).await?;
     println!(
         "agents: {count} are back {:.1} s after the coordinator ended; asked 15 s of 5,000",

@@ -117,6 +117,11 @@ impl Bench {
 
     pub async fn start_with(mut config: CoordinatorConfig, folder: &Path) -> Result<Self, Trouble> {
         config.listen = Some("127.0.0.1:0".parse()?);
+        Self::start_at(config, folder).await
+    }
+
+    /// The same where the configuration says it listens.
+    pub async fn start_at(config: CoordinatorConfig, folder: &Path) -> Result<Self, Trouble> {
         let coordinator = Coordinator::start(config).await?;
         let url = format!("http://{}", coordinator.address().ok_or("the coordinator does not listen")?);
         let secret = std::fs::read_to_string(admin_token_file(folder))?.trim().to_owned();
