@@ -354,10 +354,8 @@ pub(super) fn hello(hello: v1::Hello) -> Result<HelloIn, ApiError> {
     }
     let (host, version) = (name("the agent's name", &hello.name)?, name("the agent's version", &hello.version)?);
     let spoken = protocol::spoken();
-    let protocol = spoken
-        .check_release(&version)
-        .and_then(|()| spoken.common(hello.oldest_protocol, hello.protocol))
-        .map_err(|skew| {
+    let common = spoken.check_release(&version).and_then(|()| spoken.common(hello.oldest_protocol, hello.protocol));
+    let protocol = common.map_err(|skew| {
         let message = format!("the agent on {host} does not work with this coordinator: {skew}");
         ApiError::new(ErrorCode::Refused, message)
             .with_hint("run the same release on every host; the coordinator first, when upgrading")

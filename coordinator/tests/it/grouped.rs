@@ -13,7 +13,8 @@ use planforge_coordinator::{
 };
 use planforge_postgres_server::Server;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
-use std::{collections::BTreeMap, sync::Arc};
+use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 const STATES: [JobState; 7] = [
     JobState::Queued,
@@ -127,8 +128,9 @@ async fn rows_that_are_written_together_count_as_one_after_the_other() {
     let Some(server) = Server::start() else { return };
     for seed in 0..6 {
         let folder = tempfile::tempdir().unwrap();
-        let sqlite = SqliteStore::open(&folder.path().join("farm.db")).await.unwrap();
-        let postgres = PostgresStore::open(&config(server.database(&format!("seed{seed}")))).await.unwrap();
+        let (file, database) = (folder.path().join("farm.db"), format!("seed{seed}"));
+        let sqlite = SqliteStore::open(&file).await.unwrap();
+        let postgres = PostgresStore::open(&config(server.database(&database))).await.unwrap();
         let epochs = (sqlite.acquire("one", 1).await.unwrap(), postgres.acquire("one", 1).await.unwrap());
         let mut made = Made::new(seed);
         for commit in 0..40 {
@@ -139,12 +141,36 @@ async fn rows_that_are_written_together_count_as_one_after_the_other() {
                 let (one, other) = (told(&sqlite).await, told(&postgres).await);
                 let differs = one.lines().zip(other.lines()).find(|(one, other)| one != other);
                 assert!(one == other, "seed {seed}, commit {commit}: {differs:?}");
+                assert_eq!(counted(&server, &database), counted_by_sqlite(&file).await, "seed {seed}, commit {commit}");
             }
         }
         assert!(made.jobs.len() > 100, "something was written: {}", made.jobs.len());
         sqlite.close().await.unwrap();
         postgres.close().await.unwrap();
     }
+}
+
+/// What is counted of everything, a line each: lists show of most counts only whether there is one.
+const COUNTED: &str = "SELECT 'jobs ' || project || ' ' || sku || ' ' || state || ' ' || n AS line FROM job_counts WHERE n <> 0 \
+     UNION ALL SELECT 'places ' || project || ' ' || model_name || ' ' || sku || ' ' || n FROM coverage_places \
+     UNION ALL SELECT 'models ' || project || ' ' || model_name || ' ' || n FROM coverage_models \
+     UNION ALL SELECT 'engines ' || project || ' ' || sku || ' ' || n FROM engine_counts WHERE n <> 0 \
+     UNION ALL SELECT 'named ' || project || ' ' || model_digest || ' ' || model_name FROM project_models \
+     UNION ALL SELECT 'states ' || project || ' ' || job || ' ' || state FROM job_projects";
+
+fn counted(server: &Server, database: &str) -> Vec<String> {
+    let mut lines: Vec<String> = server.sql(database, COUNTED).lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+async fn counted_by_sqlite(file: &Path) -> Vec<String> {
+    let options = SqliteConnectOptions::new().filename(file).read_only(true);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    let mut lines: Vec<String> = sqlx::query_scalar(COUNTED).fetch_all(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    lines.sort();
+    lines
 }
 
 #[tokio::test]
