@@ -120,6 +120,9 @@ fn real(value: Value) -> Option<Option<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{PostgresConfig, PostgresStore, Store as _, sql::TABLES};
+    use planforge_postgres_server::Server;
+    use std::collections::BTreeSet;
 
     #[test]
     fn what_only_sqlite_understands_is_left_out() {
@@ -130,5 +133,44 @@ mod tests {
         assert_eq!(translated("SELECT 1 FROM jobs INDEXED BY jobs_live"), "SELECT 1 FROM jobs");
         let lists = translated("SELECT json_group_array(json_array(a, printf('%!.17g', b))), json_array_length(c)");
         assert_eq!(lists, "SELECT json_agg(json_build_array(a, concat(b))), json_array_length(c)");
+    }
+
+    /// Rows that triggers make more of may not stand in one statement: each of them goes by what was there before it.
+    #[tokio::test]
+    async fn what_moves_others_has_triggers_and_nothing_else_has() {
+        let Some(server) = Server::start() else { return };
+        let url = server.database("farm");
+        let config = PostgresConfig { url, may_begin: true, ..PostgresConfig::default() };
+        PostgresStore::open(&config).await.unwrap().close().await.unwrap();
+        let sql = "SELECT DISTINCT tgrelid::regclass FROM pg_trigger WHERE NOT tgisinternal";
+        let with_triggers: BTreeSet<String> = server.sql("farm", sql).lines().map(str::to_owned).collect();
+        let name = |table: &Table| {
+            let name = table.head.split_whitespace().nth(2).expect("INSERT INTO or DELETE FROM, and a name");
+            name.to_owned()
+        };
+        for table in TABLES {
+            assert_eq!(table.moves_others, with_triggers.contains(&name(table)), "{}", name(table));
+        }
+        assert!(TABLES.iter().any(|table| table.moves_others) && TABLES.iter().any(|table| !table.moves_others));
+    }
+
+    #[test]
+    fn what_moves_nothing_goes_with_the_first_statement_that_does() {
+        let rows = |name: &str| {
+            let table = TABLES.into_iter().find(|table| table.head.contains(name)).expect("there is the table");
+            (table, vec![vec![Value::Text("a".into()), Value::Int(1)], vec![Value::Text("b".into()), Value::Int(2)]])
+        };
+        let sql = |names: &[&str]| -> Vec<String> {
+            let statements = together(names.iter().map(|name| rows(name)).collect());
+            statements.into_iter().map(|(sql, _)| sql).collect()
+        };
+        assert_eq!(sql(&[]), Vec::<String>::new());
+        let all = sql(&["INTO jobs ", "INTO events ", "INTO requests ", "INTO audit "]);
+        let [first, second] = &all[..] else { panic!("{all:#?}") };
+        let numbered = |sql: &str| sql.matches("$1::").count() == 1 && sql.matches("::bigint[]").count() >= 1;
+        assert!(first.starts_with("WITH t0 AS (INSERT INTO events "), "{first}");
+        assert!(first.contains("), t1 AS (INSERT INTO audit ") && first.contains("INSERT INTO jobs "), "{first}");
+        assert!(first.contains("unnest($5::text[], $6::bigint[])") && numbered(first), "{first}");
+        assert!(second.starts_with("INSERT INTO requests ") && numbered(second), "{second}");
     }
 }

@@ -222,6 +222,34 @@ const TOKENS: Table = Table {
 const REFUSALS_GONE: Table =
     Table { head: "DELETE FROM refusals WHERE engine_key IN (", columns: 1, tail: ")", moves_others: false };
 
+/// Every one, for tests.
+#[cfg(test)]
+pub(super) const TABLES: [&Table; 23] = [
+    &JOBS,
+    &JOB_PROJECTS,
+    &JOB_TAGS,
+    &EVENTS,
+    &ENGINES,
+    &ENGINE_PROJECTS,
+    &BLOB_REFS,
+    &REPORTS,
+    &AGENTS,
+    &REQUESTS,
+    &REFUSALS,
+    &PREPARATIONS,
+    &CACHES,
+    &PLUGINS,
+    &PAUSES,
+    &PROJECTS,
+    &PINS,
+    &SHARES,
+    &BLOB_NOTES,
+    &DECLARATIONS,
+    &AUDIT,
+    &TOKENS,
+    &REFUSALS_GONE,
+];
+
 fn json(record: &impl Serialize) -> Value {
     // Records are plain structs with text keys; their serialization has no way to fail.
     Value::Text(serde_json::to_string(record).expect("records have only JSON types"))
