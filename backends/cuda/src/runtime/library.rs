@@ -103,7 +103,7 @@ fn dnn_activation(activation: Option<Activation>) -> Option<dnn::Activation> {
         Some(Activation::Sigmoid) => dnn::Activation::Sigmoid,
         Some(Activation::Gelu(GeluForm::Erf)) => dnn::Activation::Gelu,
         Some(Activation::Gelu(GeluForm::Tanh)) => dnn::Activation::GeluTanh,
-        // Not its tanh: of 45 and more its general engine makes what is no number (9.19 on an H200).
+        // Not its tanh: its general engine makes NaN of numbers beyond 44 (9.19, H200).
         Some(_) => return None,
     })
 }
