@@ -40,17 +40,32 @@ async fn announcements_without_a_byte_are_their_tokens_own_trouble() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_announcement_of_the_whole_disk_takes_no_room() {
-    let world = World::new().await;
-    let free = world.served.coordinator.blobs().available_bytes().unwrap().unwrap();
-    let answer = announce(&world, Who::Foreign, digest(1), free / 10 * 9).await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
-    assert!(world.served.coordinator.blobs().available_bytes().unwrap().unwrap() > free / 2, "nothing came yet");
+async fn announcements_of_all_room_there_is_take_none() {
+    // A room of the farm's own: that of this machine's disk is others' too, and comes and goes.
+    let room_bytes = 16 << 20;
+    let world = World::with(|config| config.blobs.max_bytes = Some(room_bytes)).await;
+    let free = || world.served.coordinator.blobs().available_bytes().unwrap().unwrap();
+    let before = free();
+    assert!(before > room_bytes / 10 * 9, "{before}");
+    for (number, who) in [(1, Who::Foreign), (2, Who::Foreign), (3, Who::Own)] {
+        let answer = announce(&world, who, digest(number), room_bytes / 10 * 9).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        assert_eq!(free(), before, "nothing came yet");
+    }
     assert_eq!(world.upload(Who::Own, b"of red").await, 201);
-    // Of more than the disk has nothing could come.
-    let beyond = announce(&world, Who::Foreign, digest(2), u64::MAX / 2).await;
+    // Of more than the farm may store nothing could come.
+    let beyond = announce(&world, Who::Foreign, digest(4), room_bytes + 1).await;
+    let problem = beyond.problem(507, "resource-exhausted");
+    assert!(problem["detail"].as_str().unwrap().contains("within the farm's quota"), "{problem}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_announcement_of_more_than_the_disk_is_refused() {
+    let world = World::new().await;
+    let beyond = announce(&world, Who::Foreign, digest(1), u64::MAX / 2).await;
     let problem = beyond.problem(507, "resource-exhausted");
     assert!(problem["detail"].as_str().unwrap().contains("on the disk of"), "{problem}");
+    assert_eq!(world.upload(Who::Own, b"of red").await, 201);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
