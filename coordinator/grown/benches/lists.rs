@@ -5,6 +5,9 @@
 //! finished jobs and one of 100,000 and 1,000,000 (a few minutes, about 6 GB), each in a folder of its own that goes at the
 //! end, and opens each in a process of its own. The two take turns, call by call, so that whatever else the machine does
 //! falls on both. `PLANFORGE_BENCH_FOLDER` names a folder in which the large farm stays for the next time.
+//!
+//! `-- postgres [WAITING FINISHED]` does the same over PostgreSQL: both farms are databases of a server of its own in the
+//! folder for temporary files (`TMPDIR`), which goes at the end.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
@@ -13,9 +16,10 @@ use planforge_coordinator::{
     auth::Actor,
     farm::Farm,
     server::{Coordinator, CoordinatorConfig},
-    store::CoverageFilter,
+    store::{CoverageFilter, PostgresConfig, PostgresStore},
 };
-use planforge_grown::{Size, Trouble, grow, model_file};
+use planforge_grown::{Size, Trouble, grow, grow_in, model_file};
+use planforge_postgres_server::Server;
 use planforge_proto::v1;
 use planforge_retention::Policy;
 use planforge_types::Digest;
@@ -29,29 +33,44 @@ use std::{
 
 /// How often each call is timed on each farm.
 const ROUNDS: usize = 101;
+/// Brings the database of a farm to the process that opens it.
+const STORE: &str = "PLANFORGE_BENCH_STORE";
 
 type Outcome = Result<(), Trouble>;
 /// A call that is timed, by its name in the table.
 type Call = (String, Box<dyn Fn() -> BoxFuture<'static, Outcome>>);
 
 fn main() -> Outcome {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let mut words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let runtime = tokio::runtime::Runtime::new()?;
     if let [role, folder] = words.as_slice()
         && role == "measure"
     {
         return runtime.block_on(measure(Path::new(folder)));
     }
+    let server = match words.first().is_some_and(|word| word == "postgres") {
+        true => {
+            words.remove(0);
+            Some(Server::start().ok_or("there is no PostgreSQL")?)
+        }
+        false => None,
+    };
     let number = |at: usize, usual: usize| words.get(at).map_or(Ok(usual), |word| word.parse());
     let large = Size { waiting: number(0, 100_000)?, finished: number(1, 1_000_000)?, plan_bytes: None };
     let small = Size { waiting: 1_000, finished: 1_000, plan_bytes: None };
     let temporary = tempfile::tempdir_in(".")?;
-    let root = std::env::var_os("PLANFORGE_BENCH_FOLDER").map_or(temporary.path().to_owned(), PathBuf::from);
-    let small_folder = temporary.path().join("small");
-    let large_folder = root.join(format!("farm-{}-{}", large.waiting, large.finished));
-    runtime.block_on(made(&small_folder, small))?;
-    runtime.block_on(made(&large_folder, large))?;
-    let mut farms = [Measured::start(&small_folder)?, Measured::start(&large_folder)?];
+    let kept = std::env::var_os("PLANFORGE_BENCH_FOLDER").filter(|_| server.is_none());
+    let root = kept.map_or(temporary.path().to_owned(), PathBuf::from);
+    let place = |folder: PathBuf, name: &str| Place { folder, store: server.as_ref().map(|it| it.database(name)) };
+    let small_place = place(temporary.path().join("small"), "small");
+    let large_place = place(root.join(format!("farm-{}-{}", large.waiting, large.finished)), "large");
+    runtime.block_on(made(&small_place, small))?;
+    runtime.block_on(made(&large_place, large))?;
+    if let Some(server) = &server {
+        // As the server does by itself where a farm grew over years.
+        ["small", "large"].map(|name| server.sql(name, "VACUUM (ANALYZE)"));
+    }
+    let mut farms = [Measured::start(&small_place)?, Measured::start(&large_place)?];
     println!("{:<44} {:>10} {:>10} {:>7}", "medians", "small", "large", "ratio");
     let [small, large] = &farms;
     table(&small.starts, &large.starts);
@@ -93,6 +112,19 @@ fn median(mut times: Vec<f64>) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// Where a farm lies.
+struct Place {
+    folder: PathBuf,
+    /// Its database, where that is PostgreSQL's.
+    store: Option<String>,
+}
+
+impl Place {
+    fn postgres(url: String) -> PostgresConfig {
+        PostgresConfig { url, may_begin: true, ..PostgresConfig::default() }
+    }
+}
+
 /// A farm that is open in a process of its own, which is told call by call what to do.
 struct Measured {
     process: Child,
@@ -103,9 +135,12 @@ struct Measured {
 }
 
 impl Measured {
-    fn start(folder: &Path) -> Result<Self, Trouble> {
+    fn start(place: &Place) -> Result<Self, Trouble> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("measure").arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(store) = &place.store {
+            command.env(STORE, store);
+        }
+        command.arg("measure").arg(&place.folder).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn()?;
         let input = process.stdin.take().ok_or("no input")?;
         let output = BufReader::new(process.stdout.take().ok_or("no output")?).lines();
@@ -135,7 +170,8 @@ impl Measured {
 }
 
 /// Makes a farm where none was left by an earlier run.
-async fn made(folder: &Path, size: Size) -> Outcome {
+async fn made(place: &Place, size: Size) -> Outcome {
+    let folder = &place.folder;
     let done = folder.join("grown");
     if done.exists() {
         return Ok(());
@@ -143,7 +179,13 @@ async fn made(folder: &Path, size: Size) -> Outcome {
     std::fs::create_dir_all(folder)?;
     let begin = Instant::now();
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as u64;
-    let grown = grow(folder, size, now_ms, |_| ()).await?;
+    let grown = match &place.store {
+        Some(url) => {
+            let store = PostgresStore::open(&Place::postgres(url.clone())).await?;
+            grow_in(&store, folder, size, now_ms, |_| ()).await?
+        }
+        None => grow(folder, size, now_ms, |_| ()).await?,
+    };
     println!(
         "{} waiting, {} finished: {grown:?} in {:.0} s",
         size.waiting,
@@ -164,6 +206,7 @@ fn memory_mib(line: &str) -> Result<f64, Trouble> {
 async fn measure(folder: &Path) -> Outcome {
     let mut config = CoordinatorConfig::new(folder);
     config.listen = Some("127.0.0.1:0".parse()?);
+    config.postgres = std::env::var(STORE).ok().map(Place::postgres);
     config.farm.max_live_jobs = 1_000_000;
     // Nothing goes: the farm stays as large as it was made.
     config.farm.retention =

@@ -71,6 +71,20 @@ pub struct Grown {
 /// When the folder takes no writes.
 pub async fn grow(folder: &Path, size: Size, now_ms: u64, progress: impl Fn(&Grown)) -> Result<Grown, Trouble> {
     let store = SqliteStore::open(&folder.join("farm.db")).await?;
+    grow_in(&store, folder, size, now_ms, progress).await
+}
+
+/// The same for a store that holds nothing yet, which is closed then; files lie in the folder.
+///
+/// # Errors
+/// When the store or the folder takes no writes.
+pub async fn grow_in(
+    store: &dyn Store,
+    folder: &Path,
+    size: Size,
+    now_ms: u64,
+    progress: impl Fn(&Grown),
+) -> Result<Grown, Trouble> {
     let blobs = match size.plan_bytes {
         Some(_) => Some(LocalBlobs::open(folder.join("blobs"), LocalBlobsOptions::default())?),
         None => None,

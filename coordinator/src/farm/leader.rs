@@ -452,7 +452,7 @@ impl Leader {
 
     fn send(&mut self, session: SessionId, message: ToAgent) {
         match &message {
-            ToAgent::Assign { lease, .. } => self.shared.logs.open(&lease.job, lease.attempt, session),
+            ToAgent::Assign { lease, .. } => self.shared.logs.begin(&lease.job, lease.attempt, session),
             ToAgent::Welcome { resumed, .. } => {
                 resumed.iter().for_each(|lease| self.shared.logs.open(&lease.job, lease.attempt, session));
             }

@@ -32,6 +32,8 @@ const OPEN_MAX: usize = 64;
 #[derive(Debug)]
 enum Bytes {
     Memory(Vec<u8>),
+    /// Nothing was written yet, and no file is there. The first line makes it: many attempts have none.
+    Unbegun(PathBuf),
     /// Opened by whoever writes or reads it first: the leader, who begins logs, opens no files.
     Unopened(PathBuf),
     File(File),
@@ -70,15 +72,25 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Live {
-    /// A log in `path`, in memory without one.
-    fn new(path: Option<PathBuf>, open: Arc<Semaphore>) -> Self {
-        let bytes = path.clone().map_or_else(|| Bytes::Memory(Vec::new()), Bytes::Unopened);
+    /// A log in `path`, where something of it may lie already if it is `left`; in memory without one.
+    fn new(path: Option<PathBuf>, left: bool, open: Arc<Semaphore>) -> Self {
+        let bytes = match path.clone() {
+            Some(path) if left => Bytes::Unopened(path),
+            Some(path) => Bytes::Unbegun(path),
+            None => Bytes::Memory(Vec::new()),
+        };
         let body = Body { bytes, next: 0, kept: None, lost: None };
         Self { path, length: watch::Sender::new(0), open, holder: Mutex::new(None), body: Mutex::new(body) }
     }
 
     fn length(&self) -> u64 {
         *self.length.borrow()
+    }
+
+    /// Whether there is nothing of it, on no disk either.
+    fn is_unbegun(&self) -> bool {
+        // Whoever is at work on it begins it.
+        self.body.try_lock().is_ok_and(|body| matches!(body.bytes, Bytes::Unbegun(_)))
     }
 
     /// Runs `work` on what the log holds, where it may wait for a disk.
@@ -89,7 +101,9 @@ impl Live {
         let log = self.clone();
         let done = tokio::task::spawn_blocking(move || {
             let mut body = locked(&log.body);
-            log.open(&mut body);
+            if !matches!(body.bytes, Bytes::Unbegun(_)) {
+                log.open(&mut body);
+            }
             let done = work(&log, &mut body);
             log.put_away(&mut body);
             done
@@ -97,10 +111,10 @@ impl Live {
         done.await.expect("work on a log does not panic")
     }
 
-    /// Goes on with what an earlier session or process left, if anything.
+    /// Makes the file, or goes on with what an earlier session or process left.
     fn open(&self, body: &mut Body) {
         let (path, first) = match &body.bytes {
-            Bytes::Unopened(path) => (path, true),
+            Bytes::Unbegun(path) | Bytes::Unopened(path) => (path, true),
             Bytes::Closed(path) => (path, false),
             Bytes::Memory(_) | Bytes::File(_) => return,
         };
@@ -142,6 +156,7 @@ impl Live {
             tracing::debug!(offset, next = body.next, "log lines beyond the end were dropped");
             return;
         }
+        self.open(body);
         let max = if matches!(body.bytes, Bytes::Memory(_)) { MEMORY_LOG_MAX_BYTES } else { LOG_MAX_BYTES };
         let fresh = data.get((body.next - offset) as usize..).unwrap_or_default();
         let fresh = &fresh[..fresh.len().min(max.saturating_sub(self.length()) as usize)];
@@ -165,7 +180,9 @@ impl Live {
         match &mut body.bytes {
             Bytes::Memory(bytes) => bytes.extend_from_slice(data),
             Bytes::File(file) => file.write_all_at(data, length)?,
-            Bytes::Unopened(_) | Bytes::Closed(_) => return Err(io::Error::other("the log is not open")),
+            Bytes::Unbegun(_) | Bytes::Unopened(_) | Bytes::Closed(_) => {
+                return Err(io::Error::other("the log is not open"));
+            }
         }
         self.length.send_replace(length + data.len() as u64);
         Ok(())
@@ -191,7 +208,7 @@ impl Live {
                 let mut bytes = vec![0; count];
                 file.read_exact_at(&mut bytes, offset).map(|()| bytes)
             }
-            Bytes::Unopened(_) => Ok(Vec::new()),
+            Bytes::Unbegun(_) | Bytes::Unopened(_) => Ok(Vec::new()),
             Bytes::Closed(_) => Err(io::Error::other("the log cannot be opened")),
         }
     }
@@ -235,12 +252,21 @@ impl Logs {
         locked(&self.live).get(&(job.clone(), attempt)).cloned()
     }
 
-    /// Takes lines of an attempt from the session it was granted to. Begins its log, or goes on with what an earlier
-    /// session or process left of it. Touches no file.
+    /// Takes lines of an attempt that begins from the session it was granted to. Touches no file.
+    pub fn begin(&self, job: &JobId, attempt: u32, holder: SessionId) {
+        self.hold(job, attempt, holder, false);
+    }
+
+    /// The same of an attempt that goes on, with what an earlier session or process left of its log. Touches no file.
     pub fn open(&self, job: &JobId, attempt: u32, holder: SessionId) {
+        self.hold(job, attempt, holder, true);
+    }
+
+    fn hold(&self, job: &JobId, attempt: u32, holder: SessionId, left: bool) {
         let path = || self.folder.as_ref().map(|folder| folder.join(format!("{job}-{attempt}.log")));
+        let new = || Arc::new(Live::new(path(), left, self.open.clone()));
         let mut live = locked(&self.live);
-        let log = live.entry((job.clone(), attempt)).or_insert_with(|| Arc::new(Live::new(path(), self.open.clone())));
+        let log = live.entry((job.clone(), attempt)).or_insert_with(new);
         *locked(&log.holder) = Some(holder);
     }
 
@@ -260,7 +286,7 @@ impl Logs {
 
     /// Has the log of an attempt that has ended say what is missing of it.
     pub async fn tell_loss(&self, job: &JobId, attempt: u32) {
-        let Some(log) = self.find(job, attempt) else { return };
+        let Some(log) = self.find(job, attempt).filter(|log| !log.is_unbegun()) else { return };
         if let Err(error) = log.work(|log, body| log.write_loss(body)).await {
             tracing::debug!(%job, attempt, %error, "the end of a log does not say what is missing");
         }
@@ -269,6 +295,9 @@ impl Logs {
     /// At most `most` bytes from `offset`; `None` when the attempt's log is not live.
     pub async fn read(&self, job: &JobId, attempt: u32, offset: u64, most: usize) -> Option<io::Result<Vec<u8>>> {
         let log = self.find(job, attempt)?;
+        if log.is_unbegun() {
+            return Some(Ok(Vec::new()));
+        }
         Some(log.work(move |log, body| log.read(body, offset, most)).await)
     }
 
@@ -280,7 +309,9 @@ impl Logs {
     /// The log is kept elsewhere, or nowhere: forgets it. Its file goes once nobody works on it any more.
     pub fn close(&self, job: &JobId, attempt: u32) {
         let Some(log) = locked(&self.live).remove(&(job.clone(), attempt)) else { return };
-        let Some(path) = log.path.clone() else { return };
+        // Whoever has found it before begins no file any more.
+        *locked(&log.holder) = None;
+        let Some(path) = log.path.clone().filter(|_| !log.is_unbegun()) else { return };
         tokio::task::spawn_blocking(move || {
             let _body = locked(&log.body);
             if let Err(error) = std::fs::remove_file(&path)
@@ -321,6 +352,27 @@ mod tests {
             append(&logs, 8, &job, 8, "after the end\n").await;
             assert_eq!(text(&logs, &job).await, "one\ntwo\n");
         }
+    }
+
+    #[tokio::test]
+    async fn an_attempt_without_a_line_has_no_file_and_one_that_is_closed_makes_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let (logs, job) = (Logs::new(Some(folder.path().to_owned())).unwrap(), JobId::from("job"));
+        logs.begin(&job, 1, 7);
+        assert_eq!(text(&logs, &job).await, "");
+        append(&logs, 8, &job, 0, "a stranger\n").await;
+        logs.tell_loss(&job, 1).await;
+        assert_eq!(logs.left(), []);
+        // Found before it is closed, and worked on after.
+        let log = logs.find(&job, 1).unwrap();
+        logs.close(&job, 1);
+        log.work(|log, body| log.append(body, 7, 0, b"late\n")).await;
+        assert_eq!(logs.left(), []);
+        // With a line it has one, and what is read of it is that line.
+        logs.begin(&job, 2, 7);
+        logs.append(7, &job, 2, 0, b"one\n".to_vec()).await;
+        assert_eq!(logs.left(), [(job.clone(), 2)]);
+        assert_eq!(logs.read(&job, 2, 0, 16).await.unwrap().unwrap(), b"one\n");
     }
 
     #[tokio::test]

@@ -42,17 +42,21 @@ pub(super) fn of_kind(kind: JobKind, sku: &Sku, asked: &Requirement) -> Requirem
 }
 
 impl State {
-    /// Notes what an agent's devices have.
+    /// Notes what an agent's devices have, and what its GPUs say of themselves.
     pub(super) fn learn_attributes(&mut self, agent: &str) {
         self.attributes.retain(|key, _| key.agent != agent);
+        self.gpus.retain(|key, _| key.agent != agent);
         let Some(entry) = self.agents.get(agent) else { return };
-        let known = entry.record.devices.iter().map(|device| {
+        for device in &entry.record.devices {
+            let key = DeviceKey { agent: agent.to_owned(), device: device.id.clone() };
             let fingerprint = serde_json::from_str::<DeviceFingerprint>(&device.fingerprint);
             let attributes = fingerprint.as_ref().map(Attributes::of).unwrap_or_default();
             let attributes = Attributes { labels: entry.record.labels.clone(), ..attributes };
-            (DeviceKey { agent: agent.to_owned(), device: device.id.clone() }, attributes)
-        });
-        self.attributes.extend(known);
+            self.attributes.insert(key.clone(), attributes);
+            if let Some(gpu) = fingerprint.ok().and_then(|fingerprint| fingerprint.gpu) {
+                self.gpus.insert(key, gpu);
+            }
+        }
     }
 
     pub(super) fn has(&self, device: &DeviceKey, asked: &Requirement) -> bool {

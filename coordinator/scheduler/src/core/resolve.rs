@@ -11,7 +11,7 @@ use planforge_proto::{ApiError, ErrorCode};
 use planforge_tensorrt_rules::{Refusal, hardware::Board, preflight};
 use planforge_types::{
     BuildSpec, Sku, Toolchain,
-    fingerprint::{DeviceFingerprint, GpuFacts},
+    fingerprint::GpuFacts,
     resolve::{ResolveError, resolve_spec, resolve_toolchain},
     toolchain::compare_versions,
 };
@@ -79,7 +79,8 @@ impl State {
         }
         let target = Target { sku: sku.clone(), toolchain: toolchain.clone() };
         let devices = self.offers.get(&target).into_iter().flatten();
-        let threads: Vec<u32> = devices.filter_map(|key| self.device(key)).map(|device| device.threads).collect();
+        // Counted only where the spec of a processor says nothing.
+        let threads = devices.filter_map(|key| self.device(key)).map(|device| device.threads);
         let spec = resolve_spec(&spec, sku, threads).map_err(|error| match error {
             ResolveError::ThreadsOnGpu { .. } => {
                 Unresolved::Never(ApiError::new(ErrorCode::InvalidArgument, error.to_string()))
@@ -109,8 +110,11 @@ impl State {
 
     /// What is known of the GPUs of this kind; `None` for processors, and where nobody tells.
     fn gpu(&self, sku: &Sku) -> Option<GpuFacts> {
+        if sku.is_cpu() {
+            return None;
+        }
         let mut devices = self.offers.iter().filter(|(target, _)| target.sku == *sku).flat_map(|(_, devices)| devices);
-        devices.find_map(|key| serde_json::from_str::<DeviceFingerprint>(&self.device(key)?.fingerprint).ok()?.gpu)
+        devices.find_map(|key| self.gpus.get(key)).cloned()
     }
 
     /// SKUs that known devices have, the first `most` of them.

@@ -23,8 +23,8 @@ use planforge_forecast::Forecaster;
 use planforge_proto::ApiError;
 use planforge_types::auth::Actor;
 use planforge_types::{
-    Attributes, BuildSpec, Digest, EngineKey, Requirement, Sku, ToolchainConstraint, TraceContext, order::MeasureAsk,
-    preparation::PrepareAsk,
+    Attributes, BuildSpec, Digest, EngineKey, Requirement, Sku, ToolchainConstraint, TraceContext,
+    fingerprint::GpuFacts, order::MeasureAsk, preparation::PrepareAsk,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -447,6 +447,8 @@ pub struct State {
     pub(super) sessions: BTreeMap<SessionId, String>,
     /// What known devices have of what jobs may ask for.
     pub(super) attributes: BTreeMap<DeviceKey, Attributes>,
+    /// What known GPUs say of themselves, so that no submission reads every device's description.
+    pub(super) gpus: BTreeMap<DeviceKey, GpuFacts>,
     /// Known devices, offline ones too, by what they offer.
     pub(super) offers: BTreeMap<Target, BTreeSet<DeviceKey>>,
     /// Connected, willing and free devices, by what they offer.
@@ -495,6 +497,7 @@ impl State {
             agents: BTreeMap::new(),
             sessions: BTreeMap::new(),
             attributes: BTreeMap::new(),
+            gpus: BTreeMap::new(),
             offers: BTreeMap::new(),
             idle: BTreeMap::new(),
             dirty_devices: BTreeSet::new(),
