@@ -6,6 +6,7 @@
 #   tests/zoo.sh bert,swin_t.ts  these
 #   tests/zoo.sh --write         all of them, and what was found into docs/models.md
 #   tests/zoo.sh --times         the same with times beside ONNX Runtime, of an optimised build; on a quiet machine
+#   tests/zoo.sh --files DIR [bert,swin_t.ts]   nothing but the models' files, with their weights
 #
 # The graphs are committed without weights, which are drawn as they are read; tests/zoo/export.py makes them. A
 # libonnxruntime has to be found (docs/onnxruntime.md).
@@ -18,6 +19,10 @@ case "${1:-}" in
 --times)
     export PLANFORGE_ZOO=all PLANFORGE_WRITE_ZOO=1 PLANFORGE_ZOO_TIMES=1
     profile=(--release)
+    ;;
+--files)
+    export PLANFORGE_ZOO_FILES="${2:?name a folder}" PLANFORGE_ZOO="${3:-all}"
+    mkdir -p "$PLANFORGE_ZOO_FILES"
     ;;
 *) export PLANFORGE_ZOO="${1:-}" ;;
 esac

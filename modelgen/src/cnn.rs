@@ -129,6 +129,8 @@ pub fn normalised_convolution(graph: &mut Graph, input: &Signal, of: &Convolutio
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     Relu,
+    /// `Clip` from 0 to 6.
+    Relu6,
     HardSwish,
     /// `Sigmoid`, then `Mul`.
     Silu,
@@ -138,7 +140,7 @@ pub enum Activation {
 impl Activation {
     pub fn moments(self) -> (f64, f64) {
         match self {
-            Self::Relu => (0.399, 0.341),
+            Self::Relu | Self::Relu6 => (0.399, 0.341),
             Self::HardSwish => (0.166, 0.304),
             Self::Silu => (0.207, 0.313),
         }
@@ -149,6 +151,11 @@ impl Activation {
 pub fn activated(graph: &mut Graph, name: &str, input: &Signal, function: Activation) -> Signal {
     let value = match function {
         Activation::Relu => graph.node(&format!("{name}/Relu"), "Relu", &[&input.value], vec![]),
+        Activation::Relu6 => {
+            let bounds = [("min", 0.0), ("max", 6.0)].map(|(bound, at)| graph.scalar(&format!("{name}/{bound}"), at));
+            let [low, high] = &bounds;
+            graph.node(&format!("{name}/Clip"), "Clip", &[&input.value, low, high], vec![])
+        }
         Activation::HardSwish => graph.node(&format!("{name}/HardSwish"), "HardSwish", &[&input.value], vec![]),
         Activation::Silu => {
             let gate = graph.node(&format!("{name}/Sigmoid"), "Sigmoid", &[&input.value], vec![]);

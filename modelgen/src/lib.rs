@@ -29,6 +29,7 @@ pub mod decoder;
 pub mod efficientnet;
 mod file;
 pub mod mobilenet;
+mod mobilenet_v2;
 mod outliers;
 mod precision;
 pub mod resnet;
@@ -98,6 +99,13 @@ pub const MODELS: &[ModelInfo] = &[
         parameters: 5_288_548,
         text: false,
         source: Source::Graph(efficientnet::efficientnet_b0),
+    },
+    ModelInfo {
+        name: "mobilenet-v2",
+        description: "MobileNetV2, image classification, input 1x3x224x224, seeded weights",
+        parameters: 3_504_872,
+        text: false,
+        source: Source::Graph(mobilenet_v2::mobilenet_v2),
     },
     ModelInfo {
         name: "mobilenet-v3-large",

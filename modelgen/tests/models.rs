@@ -38,6 +38,7 @@ fn bytes_are_the_same_on_every_machine() {
     let folder = tempfile::tempdir().unwrap();
     for (name, digest) in [
         ("efficientnet-b0", "d954d41e047c07501dc29a6499d925241790d5ef7f31df21f9e794a5a2db3342"),
+        ("mobilenet-v2", "9e7b08bd1face52a6eff78492af48ea4a526c2bd07b575c68379c99b9d7cc5d1"),
         ("mobilenet-v3-large", "3e21d29790f380351127ce78daccdb48610121004ad299139fd0549fca0e08eb"),
         ("yolo-s", "ea99b66c8d729e664dee6bfa32675fa9fea27810aef1fdbbeb98777fcf640f4d"),
         ("vit-b-16", "ddabc118f878b585e408c5059841e8ed8b2b9dc6f913c6fd7a1eae448ca26cdd"),

@@ -146,6 +146,7 @@ fn convolutional_networks_are_nothing_but_fused_convolutions() {
     // (model, convolutions, those with an activation, activations that stand alone)
     for (name, convolutions, fused, alone) in [
         ("resnet50", 53, 49, 0),
+        ("mobilenet-v2", 52, 35, 0),
         ("mobilenet-v3-large", 62, 47, 0),
         ("efficientnet-b0", 81, 65, 0),
         ("yolo-s", 60, 57, 3),
@@ -185,6 +186,7 @@ fn explanations_count_what_the_models_state() {
         // In units of 10 million, as the literature rounds them.
         let expected = match info.name {
             "resnet50" => 409,
+            "mobilenet-v2" => 30,
             "mobilenet-v3-large" => 22,
             "efficientnet-b0" => 39,
             "yolo-s" => 822,

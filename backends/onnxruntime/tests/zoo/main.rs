@@ -3,7 +3,7 @@
 //!
 //! At every push those that are marked fast are run. `PLANFORGE_ZOO` says otherwise: `all`, or names with commas between.
 //! `PLANFORGE_WRITE_ZOO=1` writes what was found into `docs/models.md`, `PLANFORGE_ZOO_TIMES=1` with times. See
-//! `tests/zoo.sh`.
+//! `tests/zoo.sh`. `PLANFORGE_ZOO_FILES` names a folder that takes the models' files, for other programs; nothing is run.
 
 #![expect(clippy::print_stdout, reason = "what became of each model, for whoever reads the log")]
 
@@ -14,7 +14,12 @@ mod run;
 use drawn::Entry;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
 use run::Outcome;
-use std::{collections::BTreeMap, env, fs, io::Write as _, path::Path};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 /// Largest share of an engine's time that steps by reference may take before the list says so.
 const REFERENCE_SHARE_MAX: f64 = 0.05;
@@ -67,6 +72,14 @@ fn with_earlier(outcomes: Vec<Outcome>) -> Vec<Outcome> {
 
 #[test]
 fn models_of_the_zoo_are_built_and_right() {
+    if let Some(folder) = env::var_os("PLANFORGE_ZOO_FILES").map(PathBuf::from) {
+        for entry in chosen() {
+            let path = folder.join(format!("{}.onnx", entry.title()));
+            drawn::write(&entry, &path).expect("a folder takes files");
+            println!("{}", path.display());
+        }
+        return;
+    }
     let runtime = OnnxRuntimeCompiler::of_environment();
     if let Err(error) = runtime.library() {
         let needed = env::var_os("PLANFORGE_TEST_ONNXRUNTIME").is_some_and(|value| value == "required");
