@@ -96,7 +96,7 @@ fn lowered(net: &Net, layers: &[&Layer], options: &Options, group: Option<usize>
         let group = group.filter(|_| layer.op_type != "Conv");
         match group {
             None => {
-                let (integers, scales) = weights(layer, &values, options.per_tensor);
+                let (integers, scales) = weights(layer, &values, options.per_tensor, |_| 0.0);
                 let bytes = integers.iter().map(|integer| *integer as u8).collect::<Vec<u8>>().into();
                 let dims = layer.dims.iter().map(|size| *size as i64).collect();
                 let stored = Stored { base: layer.weight.clone(), data_type: DataType::Int8, dims, bytes };
@@ -111,7 +111,7 @@ fn lowered(net: &Net, layers: &[&Layer], options: &Options, group: Option<usize>
                     packed = true;
                 } else if packs {
                     // ONNX Runtime's operator has no way to say what else a Gemm does: one scale an output.
-                    let (integers, scales) = weights(layer, &values, false);
+                    let (integers, scales) = weights(layer, &values, false, |_| 0.0);
                     let bytes = integers.iter().map(|integer| *integer as u8).collect::<Vec<u8>>().into();
                     let dims = layer.dims.iter().map(|size| *size as i64).collect();
                     let stored = Stored { base: layer.weight.clone(), data_type: DataType::Int8, dims, bytes };

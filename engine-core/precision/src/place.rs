@@ -66,7 +66,7 @@ pub fn places(net: &Net, layers: &[&Layer], target: Target) -> Places {
     let mut places = Places::default();
     match target {
         Target::TensorRt => sparse(net, layers, &mut places),
-        _ => dense(net, layers, &mut places),
+        _ => dense(net, layers, target, &mut places),
     }
     places
 }
@@ -91,7 +91,7 @@ fn behind_activation(net: &Net, readers: &BTreeMap<&str, Vec<usize>>, fixed: &BT
 }
 
 /// Around every layer and everything between layers that integers pass through.
-fn dense(net: &Net, layers: &[&Layer], places: &mut Places) {
+fn dense(net: &Net, layers: &[&Layer], target: Target, places: &mut Places) {
     let (readers, fixed) = (net.readers(), net.fixed_names());
     let chosen: BTreeSet<usize> = layers.iter().map(|layer| layer.node).collect();
     let mut results: BTreeMap<String, &Layer> = BTreeMap::new();
@@ -110,6 +110,11 @@ fn dense(net: &Net, layers: &[&Layer], places: &mut Places) {
             node.input.iter().for_each(|name| places.add(name, None));
             if !fixed.contains(&behind) {
                 places.add(&behind, None);
+            }
+        } else if target == Target::OnnxRuntime && is_gate(net, at) && node.input.iter().all(|name| quantised(name)) {
+            node.input.iter().for_each(|name| places.add(name, None));
+            if !fixed.contains(output) {
+                places.add(output, None);
             }
         } else if op == "Concat"
             && node.input.iter().any(|name| quantised(name))
@@ -148,6 +153,17 @@ fn dense(net: &Net, layers: &[&Layer], places: &mut Places) {
 fn continues(net: &Net, chosen: &BTreeSet<usize>, at: usize) -> bool {
     let op = net.graph().node[at].op_type.as_str();
     chosen.contains(&at) || MOVES.contains(&op) || AVERAGES.contains(&op) || op == "Concat" || is_sum_of_two(net, at)
+}
+
+/// What ONNX Runtime has kernels over bytes for beside sums: the gates of activations and of channels.
+fn is_gate(net: &Net, at: usize) -> bool {
+    let node = &net.graph().node[at];
+    let computed = |name: &String| net.initializer(name).is_none() && net.is_single(name);
+    match node.op_type.as_str() {
+        "Sigmoid" => node.input.iter().all(computed),
+        "Mul" => node.input.len() == 2 && node.input.iter().all(computed),
+        _ => false,
+    }
 }
 
 /// A sum of two computed values of one shape: a residual connection.

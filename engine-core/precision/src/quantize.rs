@@ -56,24 +56,31 @@ pub fn steps(places: &Places, seen: &Observations, how: Int8) -> BTreeMap<String
     places.points.keys().filter_map(step).collect()
 }
 
-/// Integers of a layer's weights, and the scale of each output (one where `per_tensor`).
-pub fn weights(layer: &Layer, weights: &[f32], per_tensor: bool) -> (Vec<i8>, Vec<f32>) {
-    let mut largest = layer.largest_by_output(weights);
-    if per_tensor {
-        largest = vec![largest.into_iter().fold(0.0, f32::max)];
-    }
+/// Integers of a layer's weights, and the scale of each output (one where `per_tensor`), which is at least `least` of that
+/// output.
+pub fn weights(layer: &Layer, weights: &[f32], per_tensor: bool, least: impl Fn(usize) -> f32) -> (Vec<i8>, Vec<f32>) {
     // An output without weights takes any scale; its integers are zero.
-    let scale = |largest: f32| {
-        let scale = largest / 127.0;
+    let scale = |(out, largest): (usize, f32)| {
+        let scale = (largest / 127.0).max(least(out));
         if scale.is_normal() { scale } else { 1.0 }
     };
-    let scales: Vec<f32> = largest.into_iter().map(scale).collect();
+    let largest = layer.largest_by_output(weights).into_iter();
+    let scales: Vec<f32> = match per_tensor {
+        true => {
+            let (all, lower) = (largest.fold(0.0, f32::max), (0..layer.outputs()).map(&least).fold(0.0, f32::max));
+            vec![scale((0, all.max(lower * 127.0)))]
+        }
+        false => largest.enumerate().map(scale).collect(),
+    };
     let whole = |(flat, weight): (usize, &f32)| {
         let scale = scales[if per_tensor { 0 } else { layer.place(flat).0 }];
         (weight / scale).round_ties_even().clamp(-127.0, 127.0) as i8
     };
     (weights.iter().enumerate().map(whole).collect(), scales)
 }
+
+/// Largest bias in steps of the products: half of what 32 bits hold, so that there is room for the sums it is added to.
+const BIAS_MAX: f64 = (1_u32 << 30) as f64;
 
 /// A quantised model, and which layers could not be.
 #[derive(Debug)]
@@ -123,8 +130,14 @@ fn quantise_layer(
     before: &mut Vec<NodeProto>,
 ) {
     let Some(values) = net.floats(&layer.weight) else { return };
-    let (integers, scales) = weights(layer, &values, how.per_tensor);
     let mut bias = layer.bias.as_ref().and_then(|bias| net.floats(&bias.name));
+    let input = steps.get(&layer.input).filter(|_| how.target.has_zero_points());
+    // Beside a large bias, products of small values need no finer steps than the bias has.
+    let least = |out: usize| match (input, bias.as_ref().and_then(|bias| bias.get(out))) {
+        (Some(input), Some(bias)) => (f64::from(bias.abs()) / BIAS_MAX / f64::from(input.scale)) as f32,
+        _ => 0.0,
+    };
+    let (integers, scales) = weights(layer, &values, how.per_tensor, least);
     if how.correct_bias
         && let Some(channels) = seen.get(&layer.input).and_then(|of| of.channels.as_ref())
     {
@@ -151,10 +164,12 @@ fn quantise_layer(
     let weight = dequantised(net, stored, &scales, axis, before);
     net.graph_mut().node[layer.node].input[1] = weight;
     let Some(bias) = bias else { return };
-    let own = layer.bias.as_ref().is_none_or(|bias| bias.node == layer.node);
-    let input = steps.get(&layer.input).filter(|_| own && how.target.has_zero_points());
+    // As it was stored, a row that is the last axis; the bias of a sum behind a product may have axes of size 1 before it.
+    let dims = layer.bias.as_ref().and_then(|bias| net.initializer(&bias.name)).map(|old| old.dims.clone());
+    let dims = dims.unwrap_or_else(|| vec![bias.len() as i64]);
+    let is_row = dims.last() == Some(&(bias.len() as i64));
     let (node, position) = layer.bias.as_ref().map_or((layer.node, 2), |bias| (bias.node, bias.position));
-    let value = match input {
+    let value = match input.filter(|_| is_row) {
         // As an integer kernel adds it: in steps of the products.
         Some(input) => {
             let scales: Vec<f32> =
@@ -163,22 +178,12 @@ fn quantise_layer(
                 (f64::from(*bias) / f64::from(*scale)).round_ties_even().clamp(i32::MIN.into(), i32::MAX.into()) as i32
             };
             let bytes: Vec<u8> = bias.iter().zip(&scales).flat_map(|pair| whole(pair).to_le_bytes()).collect();
-            let stored = Stored {
-                base: format!("{}_bias", layer.name),
-                data_type: DataType::Int32,
-                dims: vec![bias.len() as i64],
-                bytes: bytes.into(),
-            };
-            dequantised(net, stored, &scales, Some(0), before)
+            let axis = dims.len() - 1;
+            let stored =
+                Stored { base: format!("{}_bias", layer.name), data_type: DataType::Int32, dims, bytes: bytes.into() };
+            dequantised(net, stored, &scales, Some(axis), before)
         }
-        None => {
-            let dims = layer
-                .bias
-                .as_ref()
-                .and_then(|bias| net.initializer(&bias.name))
-                .map_or_else(|| vec![bias.len() as i64], |old| old.dims.clone());
-            net.store(&format!("{}_bias", layer.name), DataType::Float, &dims, float_bytes(&bias))
-        }
+        None => net.store(&format!("{}_bias", layer.name), DataType::Float, &dims, float_bytes(&bias)),
     };
     let inputs = &mut net.graph_mut().node[node].input;
     inputs.resize(inputs.len().max(position + 1), String::new());

@@ -2,7 +2,10 @@
 //! read again, runs, and stays near.
 
 use planforge_import::testing::{TestModel, float, int, ints};
-use planforge_onnx::Model;
+use planforge_onnx::{
+    Model,
+    proto::{TensorProto, tensor_proto::DataType},
+};
 use planforge_precision::{Kind, Options, Prepared, Reference, Samples, Target, ports, prepare};
 use planforge_types::{ElementType, HostTensor, NamedTensors};
 use proptest::prelude::*;
@@ -29,11 +32,16 @@ impl Draw {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Conv { relu: bool, depthwise: bool },
+    Conv {
+        relu: bool,
+        depthwise: bool,
+    },
     Norm,
     Sum,
     Join,
     Pool,
+    /// `x · sigmoid(x)`.
+    Gate,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -43,6 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Sum),
         1 => Just(Step::Join),
         1 => Just(Step::Pool),
+        1 => Just(Step::Gate),
     ];
     prop::collection::vec(step, 1..7)
 }
@@ -93,6 +102,11 @@ fn network(steps: &[Step], seed: u64) -> Model {
                 model = conv(model, &mut draw, &joined, &at.to_string(), 2 * CHANNELS, 1);
                 model = model.node("Relu", &[&format!("c{at}")], &next, vec![]);
             }
+            Step::Gate => {
+                let gate = format!("g{at}");
+                model = model.node("Sigmoid", &[&value], &gate, vec![]);
+                model = model.node("Mul", &[&value, &gate], &next, vec![]);
+            }
             Step::Pool => {
                 let attributes = vec![ints("kernel_shape", &[3, 3]), ints("pads", &[1; 4]), ints("strides", &[1, 1])];
                 model = model.node("MaxPool", &[&value], &next, attributes);
@@ -111,7 +125,11 @@ fn network(steps: &[Step], seed: u64) -> Model {
 }
 
 fn samples(model: &Model, seed: u64) -> Samples {
-    let values = Draw(seed ^ 0xabcdef).many(ROWS * CHANNELS * SIDE * SIDE, 1.0);
+    samples_within(model, seed, 1.0)
+}
+
+fn samples_within(model: &Model, seed: u64, range: f32) -> Samples {
+    let values = Draw(seed ^ 0xabcdef).many(ROWS * CHANNELS * SIDE * SIDE, range);
     let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let x = HostTensor { element: ElementType::F32, shape: vec![ROWS, CHANNELS, SIDE, SIDE], bytes };
     Samples::fit(NamedTensors::from([("x".to_owned(), x)]), &ports(model)).unwrap()
@@ -140,6 +158,47 @@ proptest! {
             let prepared = made(&model, &samples, kind, Target::Any);
             let error = prepared.report.measured.as_ref().unwrap().relative_rms;
             prop_assert!(error > 0.0 && error < most, "{kind:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn biases_beside_which_products_are_nothing_are_kept() {
+    let model = network(&[Step::Conv { relu: true, depthwise: false }, Step::Gate], 3);
+    for range in [1e-6, 1e-12, 1e-20] {
+        let samples = samples_within(&model, 3, range);
+        for target in Target::ALL {
+            let prepared = made(&model, &samples, Kind::Int8, target);
+            let error = prepared.report.measured.as_ref().unwrap().relative_rms;
+            assert!(error < 0.05, "{target:?}, {range}: {error}");
+        }
+    }
+}
+
+#[test]
+fn the_bias_behind_a_product_is_whole_where_values_have_zero_points() {
+    let mut draw = Draw(5);
+    let (inputs, outputs) = (CHANNELS * SIDE * SIDE, 7);
+    for dims in [vec![outputs], vec![1, outputs]] {
+        let model = TestModel::new(17)
+            .input("x", &[1, CHANNELS as i64, SIDE as i64, SIDE as i64])
+            .node("Flatten", &["x"], "flat", vec![int("axis", 1)])
+            .floats("w", &[inputs, outputs], &draw.many(inputs * outputs, 0.1))
+            .floats("b", &dims, &draw.many(outputs, 0.5))
+            .node("MatMul", &["flat", "w"], "product", vec![])
+            .node("Add", &["product", "b"], "y", vec![])
+            .output("y");
+        let model = Model::from_bytes(model.proto.encode_to_vec().into()).unwrap();
+        let samples = samples(&model, 5);
+        for target in Target::ALL {
+            let prepared = made(&model, &samples, Kind::Int8, target);
+            let error = prepared.report.measured.as_ref().unwrap().relative_rms;
+            assert!(error < 0.02, "{target:?}: {error}");
+            let stored = &prepared.proto.graph.as_ref().unwrap().initializer;
+            let shape: Vec<i64> = dims.iter().map(|size| *size as i64).collect();
+            let is_bias = |tensor: &TensorProto| tensor.data_type == DataType::Int32 as i32 && tensor.dims == shape;
+            let own = stored.iter().any(|tensor| is_bias(tensor) && tensor.name.ends_with("_bias_quantized"));
+            assert_eq!(own, target.has_zero_points(), "{target:?}");
         }
     }
 }
