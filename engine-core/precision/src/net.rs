@@ -58,6 +58,7 @@ impl Net {
         net.names = names(net.graph());
         net.name_nodes();
         net.constants_to_initializers();
+        net.copies_to_initializers();
         Ok(net)
     }
 
@@ -208,6 +209,26 @@ impl Net {
             let name = if taken.contains(&name) { format!("{name}#{at}") } else { name };
             taken.insert(name.clone());
             self.graph_mut().node[at].name = name;
+        }
+    }
+
+    /// Lets who reads a copy of a stored tensor read the tensor: an exporter stores equal ones once and copies them.
+    fn copies_to_initializers(&mut self) {
+        let fixed = self.fixed_names();
+        let mut of: BTreeMap<String, String> = BTreeMap::new();
+        for node in self.graph().node.iter().filter(|node| node.op_type == "Identity" && is_standard(&node.domain)) {
+            let ([input], [output]) = (&node.input[..], &node.output[..]) else { continue };
+            let stored = of.get(input).unwrap_or(input).clone();
+            if self.initializer(&stored).is_some() && !fixed.contains(output) {
+                of.insert(output.clone(), stored);
+            }
+        }
+        let nodes = &mut self.graph_mut().node;
+        nodes.retain(|node| node.output.iter().all(|output| !of.contains_key(output)));
+        for input in nodes.iter_mut().flat_map(|node| &mut node.input) {
+            if let Some(stored) = of.get(input) {
+                input.clone_from(stored);
+            }
         }
     }
 

@@ -179,14 +179,17 @@ fn biases_beside_which_products_are_nothing_are_kept() {
 fn the_bias_behind_a_product_is_whole_where_values_have_zero_points() {
     let mut draw = Draw(5);
     let (inputs, outputs) = (CHANNELS * SIDE * SIDE, 7);
-    for dims in [vec![outputs], vec![1, outputs]] {
+    for (dims, copied) in [(vec![outputs], false), (vec![1, outputs], false), (vec![outputs], true)] {
+        // Exporters store equal tensors once, and copy them.
+        let bias = if copied { "copy" } else { "b" };
         let model = TestModel::new(17)
             .input("x", &[1, CHANNELS as i64, SIDE as i64, SIDE as i64])
             .node("Flatten", &["x"], "flat", vec![int("axis", 1)])
             .floats("w", &[inputs, outputs], &draw.many(inputs * outputs, 0.1))
             .floats("b", &dims, &draw.many(outputs, 0.5))
+            .node("Identity", &["b"], "copy", vec![])
             .node("MatMul", &["flat", "w"], "product", vec![])
-            .node("Add", &["product", "b"], "y", vec![])
+            .node("Add", &["product", bias], "y", vec![])
             .output("y");
         let model = Model::from_bytes(model.proto.encode_to_vec().into()).unwrap();
         let samples = samples(&model, 5);
