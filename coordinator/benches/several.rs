@@ -1,9 +1,12 @@
 //! What a second coordinator costs and is good for, over PostgreSQL: durable cycles by the ways of two beside those of one
-//! alone, what a job table by hand does on the same server, and how long nothing is taken after the leader was killed.
+//! alone, what a job table by hand does on the same server, how long nothing is taken after the leader was killed, and
+//! whether it keeps its lease on a machine that has far too much to do.
 //!
-//! `cargo bench -p planforge-coordinator --bench several [-- cycles|failover]`. The server is one of its own in the folder
-//! for temporary files; every coordinator is a process of its own, and callers and agents are this one. `PLANFORGE_BENCH_ROUNDS`
-//! sets how often one and two take turns (3), `PLANFORGE_BENCH_KILLS` how often the leader is killed (10).
+//! `cargo bench -p planforge-coordinator --bench several [-- cycles|failover|lease]`. The server is one of its own in the
+//! folder for temporary files; every coordinator is a process of its own, and callers and agents are this one.
+//! `PLANFORGE_BENCH_ROUNDS` sets how often one and two take turns (3), `PLANFORGE_BENCH_KILLS` how often the leader is killed
+//! (10), `PLANFORGE_BENCH_LEASE_S` how long the lease is watched (60), and `PLANFORGE_BENCH_BUSY` how many threads do nothing
+//! but keep processors busy meanwhile (eight for each).
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![allow(dead_code, reason = "benchmarks share what is scripted, and each uses a part")]
@@ -19,8 +22,13 @@ use planforge_proto::v1;
 use planforge_types::Digest;
 use scripted::{Bench, CALLERS, Outcome, Trouble, Way, cycles, fsyncs, percentile, setting};
 use std::{
+    collections::BTreeSet,
     net::{Ipv4Addr, TcpListener},
     path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
@@ -33,6 +41,8 @@ const WINDOW: Duration = Duration::from_secs(8);
 const COMES_WITHIN: Duration = Duration::from_secs(60);
 /// Between tries of a call that nobody took.
 const TRIES_AGAIN: Duration = Duration::from_millis(10);
+/// Between looks at the lease.
+const LOOKS: Duration = Duration::from_millis(100);
 /// Times that the table by hand takes 64 jobs through their cycle.
 const BATCHES: usize = 400;
 
@@ -53,6 +63,9 @@ fn main() -> Outcome {
         }
         if wanted("failover") {
             farm.failover().await?;
+        }
+        if wanted("lease") {
+            farm.lease().await?;
         }
         Outcome::Ok(())
     })
@@ -204,6 +217,57 @@ impl Farm {
             percentile(&times, 0.0),
             percentile(&times, 1.0)
         );
+        Ok(())
+    }
+}
+
+impl Farm {
+    /// How often somebody else came to lead, and what was left of the lease at the worst, while two coordinators serve all
+    /// they can beside threads that leave them no processor.
+    async fn lease(&self) -> Outcome {
+        let (mut first, mut second) = (self.start("first").await?, self.start("second").await?);
+        let processors = std::thread::available_parallelism()?.get();
+        let busy = setting("PLANFORGE_BENCH_BUSY", 8 * processors);
+        let window = Duration::from_secs(setting("PLANFORGE_BENCH_LEASE_S", 60) as u64);
+        let stop = Arc::new(AtomicBool::new(false));
+        for _ in 0..busy {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let begin = Instant::now();
+        let ways = [first.way.clone(), second.way.clone()];
+        let (rate, seen) = tokio::join!(cycles(&ways, &self.request, self.plan, window), async {
+            let (mut epochs, mut left_s) = (BTreeSet::new(), Vec::new());
+            while begin.elapsed() < window {
+                // By the database's own clock, as those who would take it over judge it.
+                let sql = "SELECT epoch || ' ' || extract(epoch FROM expires_at - clock_timestamp()) FROM leader";
+                let row = tokio::task::block_in_place(|| self.server.sql("bench_several", sql));
+                let (epoch, left) = row.trim().split_once(' ').ok_or("the lease has no row")?;
+                epochs.insert(epoch.to_owned());
+                left_s.push(left.parse::<f64>()?);
+                tokio::time::sleep(LOOKS).await;
+            }
+            Ok::<_, Trouble>((epochs.len(), left_s))
+        });
+        stop.store(true, Ordering::Relaxed);
+        let (leaders, mut left_s) = seen?;
+        // Callers end when nobody leads.
+        let rate = rate.map_or_else(|error| error.to_string(), |rate| format!("{rate:.0} cycles/s"));
+        left_s.sort_by(f64::total_cmp);
+        println!(
+            "lease: {leaders} led within {:.0} s beside {busy} busy threads on {processors} processors, {rate}; of 2 s there were {:.2} s left at the least and {:.2} s in the median of {} looks",
+            begin.elapsed().as_secs_f64(),
+            percentile(&left_s, 0.0),
+            percentile(&left_s, 0.5),
+            left_s.len()
+        );
+        for stood in [&mut second, &mut first] {
+            stood.process.kill().await?;
+        }
         Ok(())
     }
 }
