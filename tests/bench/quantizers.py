@@ -14,6 +14,7 @@ Needs onnx, numpy and onnxruntime.
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -111,6 +112,7 @@ def main():
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--zoo", type=pathlib.Path)
     arguments = parser.parse_args()
+    planforge, zoo = os.path.abspath(arguments.planforge), arguments.zoo and arguments.zoo.resolve()
     threads = [int(count) for count in arguments.threads.split(",")]
     columns = [f"ms, {count} thread{'s' * (count > 1)}: ours / theirs" for count in threads]
     print(f"| model | relative RMS, ours | theirs | ratio | {' | '.join(columns)} |")
@@ -118,15 +120,17 @@ def main():
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as work:
             work = pathlib.Path(work)
-            model = arguments.zoo / f"{name}.onnx" if arguments.zoo else work / f"{name}.onnx"
-            if not arguments.zoo:
-                subprocess.run([arguments.planforge, "testmodel", name, "-o", model], check=True, capture_output=True)
+            # The quantizer leaves files in the current folder.
+            os.chdir(work)
+            model = zoo / f"{name}.onnx" if zoo else work / f"{name}.onnx"
+            if not zoo:
+                subprocess.run([planforge, "testmodel", name, "-o", model], check=True, capture_output=True)
             samples = draw(model, name, arguments.samples + UNSEEN)
             seen, unseen = samples[: arguments.samples], samples[arguments.samples :]
             # One array an input, rows along its first axis.
             numpy.savez(work / "seen.npz", **{key: numpy.concatenate([s[key] for s in seen]) for key in seen[0]})
             ours, theirs, plain = work / "ours.onnx", work / "theirs.onnx", work / "plain.onnx"
-            command = [arguments.planforge, "prepare", model, "--precision", "int8", "--target", "onnxruntime"]
+            command = [planforge, "prepare", model, "--precision", "int8", "--target", "onnxruntime"]
             told = subprocess.run(
                 [*command, "--calibration", work / "seen.npz", "-o", ours], capture_output=True, text=True
             )

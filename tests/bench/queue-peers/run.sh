@@ -8,7 +8,7 @@
 # Needs PostgreSQL's server programs, node with npm, python3 with venv, cargo; the peers come from their package registries.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-rounds=${1:-3} jobs=${2:-4000} idle=${3:-3000} callers=64
+rounds=${1:-3} jobs=${2:-4000} idle=${3:-300} callers=64
 work=$(mktemp -d); chmod 755 "$work"
 pg=$(find /usr/lib/postgresql -mindepth 2 -maxdepth 2 -name bin | sort -V | tail -1)
 as_pg() { if [ "$(id -u)" = 0 ]; then su postgres -s /bin/sh -c "$1"; else sh -c "$1"; fi; }
