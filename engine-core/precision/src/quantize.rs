@@ -131,7 +131,11 @@ fn quantise_layer(
 ) {
     let Some(values) = net.floats(&layer.weight) else { return };
     let mut bias = layer.bias.as_ref().and_then(|bias| net.floats(&bias.name));
-    let input = steps.get(&layer.input).filter(|_| how.target.has_zero_points());
+    // As it was stored; the bias of a sum behind a product may have axes of size 1. Whole where it lies along the last one.
+    let bias_dims = layer.bias.as_ref().and_then(|bias| net.initializer(&bias.name)).map(|old| old.dims.clone());
+    let bias_dims = bias_dims.unwrap_or_else(|| vec![layer.outputs() as i64]);
+    let is_row = bias_dims.last() == Some(&(layer.outputs() as i64));
+    let input = steps.get(&layer.input).filter(|_| how.target.has_zero_points() && is_row);
     // Beside a large bias, products of small values need no finer steps than the bias has.
     let least = |out: usize| match (input, bias.as_ref().and_then(|bias| bias.get(out))) {
         (Some(input), Some(bias)) => (f64::from(bias.abs()) / BIAS_MAX / f64::from(input.scale)) as f32,
@@ -164,12 +168,8 @@ fn quantise_layer(
     let weight = dequantised(net, stored, &scales, axis, before);
     net.graph_mut().node[layer.node].input[1] = weight;
     let Some(bias) = bias else { return };
-    // As it was stored, a row that is the last axis; the bias of a sum behind a product may have axes of size 1 before it.
-    let dims = layer.bias.as_ref().and_then(|bias| net.initializer(&bias.name)).map(|old| old.dims.clone());
-    let dims = dims.unwrap_or_else(|| vec![bias.len() as i64]);
-    let is_row = dims.last() == Some(&(bias.len() as i64));
     let (node, position) = layer.bias.as_ref().map_or((layer.node, 2), |bias| (bias.node, bias.position));
-    let value = match input.filter(|_| is_row) {
+    let value = match input {
         // As an integer kernel adds it: in steps of the products.
         Some(input) => {
             let scales: Vec<f32> =
@@ -178,12 +178,16 @@ fn quantise_layer(
                 (f64::from(*bias) / f64::from(*scale)).round_ties_even().clamp(i32::MIN.into(), i32::MAX.into()) as i32
             };
             let bytes: Vec<u8> = bias.iter().zip(&scales).flat_map(|pair| whole(pair).to_le_bytes()).collect();
-            let axis = dims.len() - 1;
-            let stored =
-                Stored { base: format!("{}_bias", layer.name), data_type: DataType::Int32, dims, bytes: bytes.into() };
+            let axis = bias_dims.len() - 1;
+            let stored = Stored {
+                base: format!("{}_bias", layer.name),
+                data_type: DataType::Int32,
+                dims: bias_dims,
+                bytes: bytes.into(),
+            };
             dequantised(net, stored, &scales, Some(axis), before)
         }
-        None => net.store(&format!("{}_bias", layer.name), DataType::Float, &dims, float_bytes(&bias)),
+        None => net.store(&format!("{}_bias", layer.name), DataType::Float, &bias_dims, float_bytes(&bias)),
     };
     let inputs = &mut net.graph_mut().node[node].input;
     inputs.resize(inputs.len().max(position + 1), String::new());
