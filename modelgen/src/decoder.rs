@@ -98,14 +98,14 @@ const QUERY_GAIN: f64 = std::f64::consts::SQRT_2;
 /// Gain that makes up for what the averaging of attention takes away.
 const CONTEXT_GAIN: f64 = 1.5;
 
-/// GPT-2 small with 1024 places: `token` int64 [1, 1], `position` int64 [1], and for each layer `keys.N` and `values.N`
-/// [1, 12, 1024, 64]; out come `logits` [1, 50257], `next_token` int64 [1, 1], and the caches as `next_keys.N` and
-/// `next_values.N`.
+/// GPT-2 small with 1024 places: `token` int64 `[1, 1]`, `position` int64 `[1]`, and for each layer `keys.N` and
+/// `values.N` `[1, 12, 1024, 64]`; out come `logits` `[1, 50257]`, `next_token` int64 `[1, 1]`, and the caches as
+/// `next_keys.N` and `next_values.N`.
 pub fn gpt2(style: &Style) -> Graph {
     GPT2.graph("gpt2", style)
 }
 
-/// A decoder of the size of Llama 3.2 1B with 2048 places; ports as [`gpt2`] has them, caches [1, 8, 2048, 64].
+/// A decoder of the size of Llama 3.2 1B with 2048 places; ports as [`gpt2`] has them, caches `[1, 8, 2048, 64]`.
 pub fn llama_1b(style: &Style) -> Graph {
     LLAMA_1B.graph("llama_1b", style)
 }
