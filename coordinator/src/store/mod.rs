@@ -96,6 +96,12 @@ pub enum StoreError {
     ReadOnly { detail: String },
     #[error("the database is busy: {detail}")]
     Busy { detail: String },
+    /// Other transactions were put before this one as often as it was tried.
+    #[error("the database undid it in favour of another transaction: {detail}")]
+    Conflict { detail: String },
+    /// The server, or whatever lies between, ended the connection that it ran on.
+    #[error("the database's session ended while it was to {operation}: {detail}")]
+    SessionEnded { operation: &'static str, detail: String },
     #[error(
         "the database {path} was written by a newer planforge: it has schema version {found}, this one knows {known}"
     )]
@@ -126,6 +132,13 @@ impl From<StoreError> for ApiError {
                 (ErrorCode::Unavailable, "make the coordinator's data folder writable, or name the primary")
             }
             StoreError::Busy { .. } => (ErrorCode::Unavailable, "try again; another process holds the database"),
+            StoreError::Conflict { .. } => (
+                ErrorCode::Unavailable,
+                "try again; pg_stat_activity names the program that writes to the farm's tables besides",
+            ),
+            StoreError::SessionEnded { .. } => {
+                (ErrorCode::Unavailable, "try again; the server's log says who ended the session, and why")
+            }
             StoreError::Fenced { .. } => (ErrorCode::Unavailable, "ask the new leader"),
             StoreError::Led { .. } => (ErrorCode::Unavailable, "ask that one; this one stands by"),
             StoreError::Unfit { hint, .. } => (ErrorCode::Refused, *hint),

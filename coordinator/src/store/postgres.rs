@@ -280,8 +280,12 @@ pub(super) fn classify(name: &str, operation: &'static str, error: &sqlx::Error)
         "53100" => StoreError::Full { detail },
         // read_only_sql_transaction
         "25006" => StoreError::ReadOnly { detail },
-        // too_many_connections, lock_not_available, serialization_failure, deadlock_detected
-        "53300" | "55P03" | "40001" | "40P01" => StoreError::Busy { detail },
+        // too_many_connections, lock_not_available
+        "53300" | "55P03" => StoreError::Busy { detail },
+        // serialization_failure, deadlock_detected
+        "40001" | "40P01" => StoreError::Conflict { detail },
+        // admin_shutdown, crash_shutdown, idle_in_transaction_session_timeout
+        "57P01" | "57P02" | "25P03" => StoreError::SessionEnded { operation, detail },
         // data_corrupted, index_corrupted
         "XX001" | "XX002" => {
             StoreError::Damaged { path: name.to_owned(), check: format!("trying to {operation}"), detail }

@@ -7,7 +7,8 @@
 //! ended by the database, so a paused coordinator keeps nobody from taking over either.
 //!
 //! Crash safety: where a connection breaks while a commit is on its way, nobody here knows whether it holds. Before the
-//! state is loaded anew the row is locked once more, behind whatever the old connection was still doing.
+//! state is loaded anew the row is locked once more, behind whatever the old connection was still doing. What is known not
+//! to hold, because the database said that it undid it or because its end was never asked for, is tried again here.
 
 use super::{
     StoreError,
@@ -32,6 +33,10 @@ const RENEWAL: Duration = Duration::from_millis(500);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// Likewise to connect.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
+/// How often a commit is tried that the database undid, or whose session ended before its end was asked for.
+const COMMITS_MAX: u32 = 4;
+/// What passes before it is tried the second time; as much more each time after that.
+const BETWEEN_COMMITS: Duration = Duration::from_millis(10);
 
 /// Owns the connection that writes.
 #[derive(Debug)]
@@ -110,7 +115,10 @@ impl Writer {
         answer: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, StoreError> {
         match timeout(ANSWERS_WITHIN, answer).await {
-            Ok(answer) => answer.map_err(|error| classify(&self.name, operation, &error)),
+            Ok(answer) => answer.map_err(|error| match error {
+                sqlx::Error::Io(why) => StoreError::SessionEnded { operation, detail: why.to_string() },
+                error => classify(&self.name, operation, &error),
+            }),
             Err(_) => {
                 let detail = format!("no answer within {} s", ANSWERS_WITHIN.as_secs());
                 Err(StoreError::Failed { operation, detail })
@@ -132,9 +140,21 @@ impl Writer {
         }
     }
 
-    /// A transaction on a connection, and the epoch of whoever leads, which stays as it is until that ends.
+    /// A transaction on a connection, and the epoch of whoever leads, which stays as it is until that ends. A connection
+    /// that was ended while nothing went over it is replaced.
     async fn begin(&mut self) -> Result<(PgConnection, u64), StoreError> {
-        let mut connection = self.take().await?;
+        let was_kept = self.connection.is_some();
+        let connection = self.take().await?;
+        match self.begin_on(connection).await {
+            Err(StoreError::SessionEnded { .. }) if was_kept => {
+                let connection = self.take().await?;
+                self.begin_on(connection).await
+            }
+            begun => begun,
+        }
+    }
+
+    async fn begin_on(&self, mut connection: PgConnection) -> Result<(PgConnection, u64), StoreError> {
         let begun = async {
             // Both in one message.
             let row = sqlx::raw_sql("BEGIN; SELECT epoch FROM leader WHERE id = 1 FOR NO KEY UPDATE")
@@ -160,6 +180,11 @@ impl Writer {
             (_, Ok(_)) => {
                 self.connection = Some(connection);
                 result
+            }
+            // The database says that it did not.
+            (Ok(()), Err(error @ StoreError::Conflict { .. })) => {
+                self.connection = Some(connection);
+                Err(error)
             }
             (Ok(()), Err(error)) => {
                 // Whether it holds nobody knows before the connection's end is known.
@@ -274,8 +299,28 @@ impl Writer {
             let _ = self.end(connection, Err(StoreError::Closed)).await;
             return;
         }
-        let written = self.write(&mut connection, changes, current).await;
-        let result = self.end(connection, written).await;
+        let mut tries = 1;
+        let result = loop {
+            let written = self.write(&mut connection, changes.clone(), current).await;
+            let is_undone = is_undone(&written);
+            let result = self.end(connection, written).await;
+            if tries == COMMITS_MAX || !is_undone && !matches!(result, Err(StoreError::Conflict { .. })) {
+                break result;
+            }
+            if let Err(error) = &result {
+                tracing::warn!(%error, tries, "the commit is tried again");
+            }
+            tokio::time::sleep(BETWEEN_COMMITS * tries).await;
+            tries += 1;
+            match self.begin().await {
+                Ok((begun, still)) if still == current => connection = begun,
+                Ok((begun, other)) => {
+                    self.step_down(current, other);
+                    break self.end(begun, Err(StoreError::Fenced { mine: current, current: other })).await;
+                }
+                Err(error) => break Err(error),
+            }
+        };
         for done in acknowledged {
             let _ = done.send(result.clone());
         }
@@ -330,6 +375,11 @@ impl Writer {
             tracing::debug!(%error, "closing the connection to the database failed");
         }
     }
+}
+
+/// Whether what was written is undone for reasons that pass, and was not asked to hold yet.
+fn is_undone(written: &Result<(), StoreError>) -> bool {
+    matches!(written, Err(StoreError::Conflict { .. } | StoreError::SessionEnded { .. }))
 }
 
 /// Renews the lease of an epoch, of no other.

@@ -28,6 +28,7 @@ mod past_store;
 mod pauses;
 mod pins;
 mod postgres;
+mod postgres_undone;
 mod power_cut;
 mod prepare;
 mod refresh;
