@@ -3,7 +3,7 @@
 
 use super::{
     assemble::{WeightPlan, assemble},
-    draft::Draft,
+    draft::{Draft, DraftStep},
     engine::Engine,
     lower::lower,
     memory::{AlignedBytes, Weights},
@@ -16,6 +16,7 @@ use planforge_graph::{
 };
 use planforge_import::testing::{TestModel, int, ints, numbers, text};
 use planforge_kernels_cpu::{
+    gemm::{Factors, bf16_kernels},
     isa::{Isa, IsaLevel},
     pool::ThreadPool,
 };
@@ -27,6 +28,8 @@ use std::{
 
 /// Largest difference relative to the largest value of an output.
 const BOUND: f64 = 2e-5;
+/// Likewise where products are made of bf16 numbers: what verification allows.
+const BF16_BOUND: f64 = 5e-2;
 
 /// Inputs of a graph: floats, or bytes of every value.
 pub(super) fn given(graph: &Graph) -> BTreeMap<String, Tensor> {
@@ -46,12 +49,12 @@ pub(super) fn given(graph: &Graph) -> BTreeMap<String, Tensor> {
 fn run(
     mut draft: Draft,
     choice: usize,
-    isa: Isa,
+    (isa, factors): (Isa, Factors),
     threads: usize,
     given: &BTreeMap<String, Tensor>,
 ) -> BTreeMap<String, Vec<f64>> {
     for step in draft.steps.iter_mut().filter(|step| step.step.kind.is_tuned()) {
-        let mut tactics = candidates(&step.step.kind, isa, threads);
+        let mut tactics = candidates(&step.step.kind, isa, factors, threads);
         step.step.tactic = Some(tactics.swap_remove(choice % tactics.len()));
     }
     let mut plan = WeightPlan::default();
@@ -86,7 +89,7 @@ pub(super) fn run_all(draft: &Draft, given: &BTreeMap<String, Tensor>, each: &mu
         let tactics: Vec<Vec<String>> = draft
             .steps
             .iter()
-            .map(|step| candidates(&step.step.kind, isa, 2).iter().map(Tactic::name).collect())
+            .map(|step| candidates(&step.step.kind, isa, Factors::F32, 2).iter().map(Tactic::name).collect())
             .collect();
         let choices = tactics.iter().map(Vec::len).max().unwrap_or(0).max(1);
         for choice in 0..choices {
@@ -95,11 +98,23 @@ pub(super) fn run_all(draft: &Draft, given: &BTreeMap<String, Tensor>, each: &mu
                 .filter(|tactics| !tactics.is_empty())
                 .map(|tactics| tactics[choice % tactics.len()].as_str())
                 .collect();
-            let outputs = run(draft.clone(), choice, isa, 2, given);
+            let outputs = run(draft.clone(), choice, (isa, Factors::F32), 2, given);
             each(Ran { level: isa.level(), tactics: &names.join(", "), outputs: &outputs });
         }
-        let outputs = run(draft.clone(), 0, isa, 1, given);
+        let outputs = run(draft.clone(), 0, (isa, Factors::F32), 1, given);
         each(Ran { level: isa.level(), tactics: "one thread", outputs: &outputs });
+    }
+}
+
+fn assert_near(got: &BTreeMap<String, Vec<f64>>, want: &BTreeMap<String, Tensor>, bound: f64, what: &str) {
+    for (name, want) in want {
+        let want = want.to_f64s();
+        let scale = want.iter().fold(1e-6f64, |top, value| top.max(value.abs()));
+        assert_eq!(got[name].len(), want.len());
+        for (got, want) in got[name].iter().zip(&want) {
+            let error = (got - want).abs();
+            assert!(error <= bound * scale, "{name} at {what}: {got}, not {want}");
+        }
     }
 }
 
@@ -112,29 +127,34 @@ pub(super) fn assert_agrees(model: &TestModel) -> (BTreeSet<String>, Vec<&'stati
     let mut names = BTreeSet::new();
     for isa in Isa::available() {
         let tactics = |threads: usize| {
-            draft.steps.iter().map(move |step| candidates(&step.step.kind, isa, threads)).collect::<Vec<_>>()
+            draft
+                .steps
+                .iter()
+                .map(move |step| candidates(&step.step.kind, isa, Factors::F32, threads))
+                .collect::<Vec<_>>()
         };
         let choices = tactics(2).iter().map(Vec::len).max().unwrap_or(0).max(1);
         names.extend(tactics(2).iter().flatten().map(Tactic::name));
         for choice in 0..choices {
-            let got = run(draft.clone(), choice, isa, 2, &given);
-            for (name, want) in &want {
-                let want = want.to_f64s();
-                let scale = want.iter().fold(1e-6f64, |top, value| top.max(value.abs()));
-                assert_eq!(got[name].len(), want.len());
-                for (got, want) in got[name].iter().zip(&want) {
-                    let error = (got - want).abs();
-                    assert!(error <= BOUND * scale, "{name} at {} by {choice}: {got}, not {want}", isa.level());
-                }
-            }
+            let got = run(draft.clone(), choice, (isa, Factors::F32), 2, &given);
+            assert_near(&got, &want, BOUND, &format!("{} by {choice}", isa.level()));
         }
         // One thread cuts the work elsewhere; each sum is made the same way all the same.
-        let (one, two) = (run(draft.clone(), 0, isa, 1, &given), run(draft.clone(), 0, isa, 2, &given));
+        let by_threads = |threads| run(draft.clone(), 0, (isa, Factors::F32), threads, &given);
+        let (one, two) = (by_threads(1), by_threads(2));
         for (name, one) in &one {
             let scale = one.iter().fold(1e-6f64, |top, value| top.max(value.abs()));
             for (one, two) in one.iter().zip(&two[name]) {
                 assert!((one - two).abs() <= 1e-5 * scale, "{name}: one thread gives {one}, two give {two}");
             }
+        }
+    }
+    for isa in Isa::available().into_iter().filter(|isa| !bf16_kernels(isa.level()).is_empty()) {
+        let of = |step: &DraftStep| candidates(&step.step.kind, isa, Factors::Bf16, 2);
+        let choices = draft.steps.iter().map(|step| of(step).len()).max().unwrap_or(0);
+        for choice in 0..choices {
+            let got = run(draft.clone(), choice, (isa, Factors::Bf16), 2, &given);
+            assert_near(&got, &want, BF16_BOUND, &format!("{} by {choice}, bf16", isa.level()));
         }
     }
     (names, draft.steps.iter().map(|step| step.step.kind.name()).collect())

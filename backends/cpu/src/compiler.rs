@@ -18,7 +18,11 @@ use planforge_backend::{
 };
 use planforge_device::CpuLevel;
 use planforge_graph::ir::Graph;
-use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
+use planforge_kernels_cpu::{
+    gemm::{Factors, bf16_kernels},
+    isa::Isa,
+    pool::ThreadPool,
+};
 use planforge_passes::{
     frontend::{self, Imported, Note, Optimized},
     states,
@@ -77,7 +81,7 @@ impl Compiler for CpuCompiler {
     }
 
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
-        level(request)?;
+        let (_, isa) = level(request)?;
         let spec = &request.spec;
         if request.toolchain != toolchain() {
             return Err(refuse(
@@ -86,7 +90,10 @@ impl Compiler for CpuCompiler {
             ));
         }
         let refusals = [
-            (!matches!(spec.precision, Precision::Fp32 | Precision::Best), format!("precision {}", spec.precision)),
+            (
+                !matches!(spec.precision, Precision::Fp32 | Precision::Bf16 | Precision::Best),
+                format!("precision {}", spec.precision),
+            ),
             (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
             (spec.version_compatible, "version-compatible plans".into()),
             (spec.calibration.is_some(), "calibration".into()),
@@ -97,6 +104,12 @@ impl Compiler for CpuCompiler {
             return Err(refuse(
                 "an approximate GELU is for native engines of NVIDIA devices; on processors GELU is as the model has it",
                 "leave --approximate-gelu out",
+            ));
+        }
+        if spec.precision == Precision::Bf16 && bf16_kernels(isa.level()).is_empty() {
+            return Err(refuse(
+                format!("the native compiler has no bf16 for {}", request.sku),
+                "build for cpu-x86-64-v4-bf16 or cpu-x86-64-v4-amx, on a processor that has it, or leave the precision out",
             ));
         }
         if let Some((_, what)) = refusals.iter().find(|(given, _)| *given) {
@@ -152,6 +165,11 @@ impl Compiler for CpuCompiler {
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
         Ok(Box::new(CpuSession::load(plan, options)?))
     }
+}
+
+/// What products with weights may be rounded to.
+fn factors(precision: Precision) -> Factors {
+    if matches!(precision, Precision::Bf16 | Precision::Best) { Factors::Bf16 } else { Factors::F32 }
 }
 
 /// What a report says of an import.
@@ -216,6 +234,7 @@ pub(super) fn compile_on(
     let tuner_pool = Arc::clone(&pool);
     let mut tuner = Tuner {
         isa,
+        factors: factors(request.spec.precision),
         pool,
         level: request.spec.optimization_level.0,
         force: request.spec.options.get(OPTION_FORCE_TACTIC).map(String::as_str),

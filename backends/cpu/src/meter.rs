@@ -13,7 +13,7 @@ use super::{
     gelus,
     memory::Weights,
     plan::{self, Manifest, PlanError},
-    program::{Program, ProgramPort, Step},
+    program::{Program, ProgramPort, Step, Tactic},
     rates,
     specialize::{SpecializeError, Specializer},
     tail::{self, TailKernels},
@@ -345,6 +345,7 @@ fn layer(program: &Program, step: &Step, level: &str, median_ms: f64) -> LayerTi
         median_ms,
         flops: step.kind.flops(),
         bytes: program.moved_bytes(step),
+        precision: step.tactic.as_ref().and_then(Tactic::factors).map(|factors| factors.name().to_owned()),
         ..LayerTime::default()
     }
 }

@@ -185,6 +185,8 @@ pub(crate) fn isa_level(level: CpuLevel) -> IsaLevel {
         CpuLevel::X86V3 => IsaLevel::X86V3,
         CpuLevel::X86V4 => IsaLevel::X86V4,
         CpuLevel::X86V4Vnni => IsaLevel::X86V4Vnni,
+        CpuLevel::X86V4Bf16 => IsaLevel::X86V4Bf16,
+        CpuLevel::X86V4Amx => IsaLevel::X86V4Amx,
         CpuLevel::Aarch64Neon | CpuLevel::Aarch64NeonDotprod => IsaLevel::Neon,
     }
 }

@@ -10,7 +10,7 @@ use planforge_graph::{
 };
 use planforge_kernels_cpu::{
     conv::{ConvShape, VolumeShape},
-    gemm::AttentionShape,
+    gemm::{AttentionShape, Factors, kernel_by_name},
 };
 use serde::{Deserialize, Serialize};
 
@@ -651,6 +651,11 @@ pub struct Tactic {
 }
 
 impl Tactic {
+    /// In which numbers its product is made, where it is one of floats.
+    pub fn factors(&self) -> Option<Factors> {
+        kernel_by_name(&self.kernel).map(|kernel| kernel.factors)
+    }
+
     /// The tactic in one word: `avx512_14x32+taps+packed+r112+c256`.
     pub fn name(&self) -> String {
         let mut name = self.kernel.clone();

@@ -21,9 +21,13 @@ const REPEATS: usize = 5;
 
 /// Takes a second at most, on slow machines.
 pub(super) fn measure(isa: Isa, pool: &ThreadPool) -> Rates {
-    let kernels = gemm::kernels(isa.level()).iter().map(|kernel| product_tflop_s(isa, pool, kernel));
-    let tflop_s = kernels.max_by(f64::total_cmp).map(|rate| ("fp32".to_owned(), rate));
-    Rates { copy_gb_s: copy_gb_s(pool), tflop_s: BTreeMap::from_iter(tflop_s) }
+    let best = |kernels: &'static [&'static Kernel]| {
+        kernels.iter().map(|kernel| product_tflop_s(isa, pool, kernel)).max_by(f64::total_cmp)
+    };
+    let kinds = [("fp32", gemm::kernels(isa.level())), ("bf16", gemm::bf16_kernels(isa.level()))];
+    let known = kinds.into_iter().filter_map(|(precision, kernels)| Some((precision.to_owned(), best(kernels)?)));
+    let tflop_s = BTreeMap::from_iter(known);
+    Rates { copy_gb_s: copy_gb_s(pool), tflop_s }
 }
 
 /// Seconds of the fastest of some repeats.

@@ -15,7 +15,7 @@ use super::{
     steps::candidates,
 };
 use planforge_import::{Bounds, Fragment, ImportError, Imported, import_open};
-use planforge_kernels_cpu::isa::Isa;
+use planforge_kernels_cpu::{gemm::Factors, isa::Isa};
 use planforge_onnx::Model;
 use planforge_passes::{PassError, Target};
 use planforge_types::{Digest, OptimizationProfile};
@@ -68,7 +68,7 @@ pub(crate) fn follow(draft: &mut Draft, tuned: &Program, isa: Isa, threads: usiz
         let nth = seen.entry(like(step)).or_default();
         let model = tuned.tactic(step, *nth);
         *nth += 1;
-        let all = candidates(&step.kind, isa, threads);
+        let all = candidates(&step.kind, isa, tuned.factors, threads);
         chosen.push(match model {
             // The first of equals, which is the one that is taken untimed.
             Some(model) => all.into_iter().rev().max_by_key(|tactic| nearness(tactic, model)),
@@ -94,13 +94,18 @@ struct Tuned<'a> {
     alike: BTreeMap<Like<'a>, Vec<&'a Tactic>>,
     /// The first of a kind, for steps that have nothing alike.
     of_kind: BTreeMap<&'static str, &'a Tactic>,
+    /// bf16 where any of its products is rounded to that.
+    factors: Factors,
 }
 
 impl<'a> Tuned<'a> {
     fn of(program: &'a Program) -> Self {
-        let mut tuned = Self { alike: BTreeMap::new(), of_kind: BTreeMap::new() };
+        let mut tuned = Self { alike: BTreeMap::new(), of_kind: BTreeMap::new(), factors: Factors::F32 };
         for step in &program.steps {
             let Some(tactic) = &step.tactic else { continue };
+            if tactic.factors() == Some(Factors::Bf16) {
+                tuned.factors = Factors::Bf16;
+            }
             tuned.alike.entry(like(step)).or_default().push(tactic);
             tuned.of_kind.entry(step.kind.name()).or_insert(tactic);
         }

@@ -15,7 +15,7 @@ use super::{
     steps::{candidates, packed_bytes, scratch_bytes},
 };
 use planforge_backend::{Cancel, Events, stack::Places};
-use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
+use planforge_kernels_cpu::{gemm::Factors, isa::Isa, pool::ThreadPool};
 use planforge_passes::memory::{Lifetime, place};
 use std::{sync::Arc, time::Instant};
 
@@ -35,6 +35,8 @@ fn signature(draft: &DraftStep) -> Signature<'_> {
 /// How tactics are chosen.
 pub(crate) struct Tuner<'a> {
     pub isa: Isa,
+    /// What products with weights may be rounded to.
+    pub factors: Factors,
     pub pool: Arc<ThreadPool>,
     /// 0: the first tactic, untimed.
     pub level: u8,
@@ -73,7 +75,7 @@ impl Tuner<'_> {
                 return Err(TuneError::Cancelled);
             }
             let step = &draft.steps[index];
-            let mut tactics = candidates(&step.step.kind, self.isa, self.pool.threads());
+            let mut tactics = candidates(&step.step.kind, self.isa, self.factors, self.pool.threads());
             if let Some(wanted) = self.force
                 && tactics.iter().any(|tactic| tactic.name().contains(wanted))
             {

@@ -1,12 +1,14 @@
 //! The native backend from model file to answers, against the reference operators.
 
 use super::*;
-use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions};
+use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter};
 use planforge_device::{CpuLevel, cpu};
 use planforge_graph::interpreter;
-use planforge_kernels_cpu::isa::Isa;
+use planforge_kernels_cpu::{gemm::bf16_kernels, isa::Isa};
 use planforge_onnx::Model;
-use planforge_types::{BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, fingerprint::HostFacts};
+use planforge_types::{
+    BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, Precision, fingerprint::HostFacts,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -111,6 +113,39 @@ fn every_tactic_can_be_forced_and_agrees() {
             assert!(steps.iter().any(|step| step.kernel.contains(&word)), "nothing uses {word}");
             assert_agrees(&answer_of(&plan, &inputs).unwrap(), &want, &word);
         }
+    }
+}
+
+#[test]
+fn bf16_engines_multiply_as_bf16_and_stay_near_the_reference() {
+    let (inputs, want) = image_and_answer();
+    let scale = want.iter().fold(0f32, |top, value| top.max(value.abs()));
+    for level in CpuLevel::detect() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut request = request(level, folder.path());
+        request.spec.precision = Precision::Bf16;
+        request.spec.optimization_level = OptimizationLevel(0);
+        let own = bf16_kernels(plan::isa_level(level));
+        if own.is_empty() {
+            let error = CpuCompiler.check(&request).unwrap_err();
+            assert!(error.message.contains("no bf16 for"), "{}", error.message);
+            continue;
+        }
+        let plan = build(&request);
+        let by_kernel = |step: &inspect::InspectedStep| own.iter().any(|own| step.kernel.starts_with(own.name));
+        assert!(inspect(&plan).unwrap().steps.iter().any(by_kernel), "no product of bf16 at {level}");
+        let got = answer_of(&plan, &inputs).unwrap();
+        let error = got.iter().zip(&want).fold(0f32, |top, (got, want)| top.max((got - want).abs()));
+        assert!(error <= 2e-2 * scale, "{level} is off by {error} of {scale}");
+        assert!(error > 1e-5 * scale, "{level} rounds nothing");
+        let mut session = CpuSession::load(&plan, &LoadOptions::default()).unwrap();
+        session.bind(&inputs).unwrap();
+        let layers = session.layers(3).unwrap();
+        assert!(layers.iter().any(|layer| layer.precision.as_deref() == Some("bf16")), "{layers:?}");
+        // Weights take half the room that they take as f32.
+        request.spec.precision = Precision::Fp32;
+        let weights = |plan: &Path| inspect(plan).unwrap().memory.weight_bytes;
+        assert!(weights(&plan) < weights(&build(&request)), "{level}");
     }
 }
 

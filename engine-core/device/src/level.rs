@@ -14,6 +14,10 @@ pub enum CpuLevel {
     X86V4,
     /// v4 with AVX-512 VNNI (8-bit dot products).
     X86V4Vnni,
+    /// v4-vnni with AVX-512 BF16 (products of bf16 pairs).
+    X86V4Bf16,
+    /// v4-bf16 with AMX tiles for bf16 and bytes (a matrix unit).
+    X86V4Amx,
     /// Advanced SIMD, which every 64-bit Arm core has.
     Aarch64Neon,
     /// Neon with 8-bit dot products.
@@ -22,8 +26,16 @@ pub enum CpuLevel {
 
 impl CpuLevel {
     /// Every level, lowest first within its architecture.
-    pub const ALL: [Self; 6] =
-        [Self::X86V2, Self::X86V3, Self::X86V4, Self::X86V4Vnni, Self::Aarch64Neon, Self::Aarch64NeonDotprod];
+    pub const ALL: [Self; 8] = [
+        Self::X86V2,
+        Self::X86V3,
+        Self::X86V4,
+        Self::X86V4Vnni,
+        Self::X86V4Bf16,
+        Self::X86V4Amx,
+        Self::Aarch64Neon,
+        Self::Aarch64NeonDotprod,
+    ];
 
     /// The SKU's name.
     pub fn name(self) -> &'static str {
@@ -32,6 +44,8 @@ impl CpuLevel {
             Self::X86V3 => "cpu-x86-64-v3",
             Self::X86V4 => "cpu-x86-64-v4",
             Self::X86V4Vnni => "cpu-x86-64-v4-vnni",
+            Self::X86V4Bf16 => "cpu-x86-64-v4-bf16",
+            Self::X86V4Amx => "cpu-x86-64-v4-amx",
             Self::Aarch64Neon => "cpu-aarch64-neon",
             Self::Aarch64NeonDotprod => "cpu-aarch64-neon-dotprod",
         }
@@ -50,8 +64,8 @@ impl CpuLevel {
     /// `x86_64` or `aarch64`.
     pub fn architecture(self) -> &'static str {
         match self {
-            Self::X86V2 | Self::X86V3 | Self::X86V4 | Self::X86V4Vnni => "x86_64",
             Self::Aarch64Neon | Self::Aarch64NeonDotprod => "aarch64",
+            _ => "x86_64",
         }
     }
 
@@ -102,6 +116,8 @@ impl CpuLevel {
                     && has!("avx512vl")
             }
             Self::X86V4Vnni => Self::X86V4.detected() && has!("avx512vnni"),
+            Self::X86V4Bf16 => Self::X86V4Vnni.detected() && has!("avx512bf16"),
+            Self::X86V4Amx => Self::X86V4Bf16.detected() && crate::cpu::has_tiles(),
             Self::Aarch64Neon | Self::Aarch64NeonDotprod => false,
         }
     }
@@ -112,7 +128,7 @@ impl CpuLevel {
         match self {
             Self::Aarch64Neon => has!("neon"),
             Self::Aarch64NeonDotprod => has!("neon") && has!("dotprod"),
-            Self::X86V2 | Self::X86V3 | Self::X86V4 | Self::X86V4Vnni => false,
+            _ => false,
         }
     }
 

@@ -226,7 +226,7 @@ unsafe fn run(level: IsaLevel, block: &Block<'_>) {
             #[cfg(target_arch = "x86_64")]
             IsaLevel::X86V3 => x86::v3(block),
             #[cfg(target_arch = "x86_64")]
-            IsaLevel::X86V4 | IsaLevel::X86V4Vnni => x86::v4(block),
+            IsaLevel::X86V4 | IsaLevel::X86V4Vnni | IsaLevel::X86V4Bf16 | IsaLevel::X86V4Amx => x86::v4(block),
             #[cfg(target_arch = "aarch64")]
             IsaLevel::Neon => task::<Neon, 2, 6>(block),
             _ => task::<Lanes4, 2, 4>(block),

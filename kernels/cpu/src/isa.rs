@@ -19,13 +19,26 @@ pub enum IsaLevel {
     X86V4,
     /// X86V4 with AVX-512 VNNI. Its f32 kernels are those of X86V4.
     X86V4Vnni,
+    /// X86V4Vnni with products of bf16 pairs.
+    X86V4Bf16,
+    /// X86V4Bf16 with tiles: products of bf16 pairs and of bytes in a matrix unit.
+    X86V4Amx,
     /// Advanced SIMD of AArch64.
     Neon,
 }
 
 impl IsaLevel {
     /// Every level, lowest first.
-    pub const ALL: [Self; 6] = [Self::Portable, Self::X86V2, Self::X86V3, Self::X86V4, Self::X86V4Vnni, Self::Neon];
+    pub const ALL: [Self; 8] = [
+        Self::Portable,
+        Self::X86V2,
+        Self::X86V3,
+        Self::X86V4,
+        Self::X86V4Vnni,
+        Self::X86V4Bf16,
+        Self::X86V4Amx,
+        Self::Neon,
+    ];
 
     /// Short stable name, as kernel names begin with.
     pub fn name(self) -> &'static str {
@@ -35,6 +48,8 @@ impl IsaLevel {
             Self::X86V3 => "avx2",
             Self::X86V4 => "avx512",
             Self::X86V4Vnni => "avx512vnni",
+            Self::X86V4Bf16 => "avx512bf16",
+            Self::X86V4Amx => "amx",
             Self::Neon => "neon",
         }
     }
@@ -47,6 +62,8 @@ impl IsaLevel {
             Self::X86V3 => "AVX2 and FMA",
             Self::X86V4 => "AVX-512 F, BW, DQ and VL",
             Self::X86V4Vnni => "AVX-512 F, BW, DQ, VL and VNNI",
+            Self::X86V4Bf16 => "AVX-512 F, BW, DQ, VL, VNNI and BF16",
+            Self::X86V4Amx => "AVX-512 F, BW, DQ, VL, VNNI and BF16, and AMX tiles for bytes and bf16",
             Self::Neon => "NEON",
         }
     }
@@ -76,6 +93,10 @@ impl IsaLevel {
             }
             #[cfg(target_arch = "x86_64")]
             Self::X86V4Vnni => Self::X86V4.is_available() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "x86_64")]
+            Self::X86V4Bf16 => Self::X86V4Vnni.is_available() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "x86_64")]
+            Self::X86V4Amx => Self::X86V4Bf16.is_available() && crate::tiles::are_permitted(),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             _ => false,
@@ -149,9 +170,12 @@ macro_rules! per_level {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::IsaLevel::X86V3 => unsafe { v3($($arg),*) },
-                // SAFETY: as above; X86V4Vnni contains X86V4.
+                // SAFETY: as above; the later levels contain X86V4.
                 #[cfg(target_arch = "x86_64")]
-                $crate::isa::IsaLevel::X86V4 | $crate::isa::IsaLevel::X86V4Vnni => unsafe { v4($($arg),*) },
+                $crate::isa::IsaLevel::X86V4
+                | $crate::isa::IsaLevel::X86V4Vnni
+                | $crate::isa::IsaLevel::X86V4Bf16
+                | $crate::isa::IsaLevel::X86V4Amx => unsafe { v4($($arg),*) },
                 _ => body::<{ cfg!(target_arch = "aarch64") }>($($arg),*),
             }
         }

@@ -46,6 +46,8 @@ pub mod resample;
 pub mod rows;
 pub mod shuffle;
 mod sync;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 pub mod trees;
 mod vector;
 pub mod watch;

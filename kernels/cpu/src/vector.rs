@@ -269,6 +269,11 @@ mod x86 {
             }
         }
     );
+    impl From<__m512> for Avx512 {
+        fn from(register: __m512) -> Self {
+            Self(register)
+        }
+    }
     intrinsics!(
         Avx512,
         __m512,

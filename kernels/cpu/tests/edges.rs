@@ -6,7 +6,7 @@ use planforge_kernels_cpu::{
     conv::{ConvShape, LineRows, TapRows, add_border},
     depthwise::{Depthwise, depthwise},
     gemm::*,
-    isa::Isa,
+    isa::{Isa, IsaLevel},
     pointwise::{Activation, Binary, Left, Right, Unary, activate, binary, binary_lines, unary},
     pool::ThreadPool,
     rows::{NormParameters, layer_norm, softmax},
@@ -28,7 +28,12 @@ fn all(values: &[f32], wanted: f32) -> bool {
 
 /// Every kernel of this machine with the token of its level, both ways of reading rows, in one pass and in several.
 fn blockings() -> impl Iterator<Item = (Isa, Blocking)> {
-    let kernels = Isa::available().into_iter().flat_map(|isa| kernels(isa.level()).iter().map(move |&k| (isa, k)));
+    blockings_of(kernels)
+}
+
+/// Likewise, of the kernels that a level has by `of`.
+fn blockings_of(of: fn(IsaLevel) -> &'static [&'static Kernel]) -> impl Iterator<Item = (Isa, Blocking)> {
+    let kernels = Isa::available().into_iter().flat_map(move |isa| of(isa.level()).iter().map(move |&k| (isa, k)));
     kernels.flat_map(|(isa, kernel)| {
         let ways = [(false, usize::MAX), (true, usize::MAX), (false, 3), (true, 3)];
         ways.map(|(pack_rows, depth_block)| {
@@ -40,8 +45,9 @@ fn blockings() -> impl Iterator<Item = (Isa, Blocking)> {
 #[test]
 fn products() {
     let (pool, workspace) = (ThreadPool::new(2).unwrap(), Workspace::new(2));
-    for (isa, blocking) in blockings() {
-        for (m, n, k) in [(1, 1, 1), (1, 65, 7), (15, 33, 1), (17, 5, 9), (8, 16, 4), (3, 47, 0), (0, 4, 4), (4, 0, 4)]
+    for (isa, blocking) in blockings().chain(blockings_of(bf16_kernels)) {
+        for (m, n, k) in
+            [(1, 1, 1), (33, 33, 65), (1, 65, 7), (15, 33, 1), (17, 5, 9), (8, 16, 4), (3, 47, 0), (0, 4, 4), (4, 0, 4)]
         {
             let size = PackedSize::new(blocking.kernel, k, n).unwrap();
             let mut packed = ones(size.elements);
@@ -55,7 +61,7 @@ fn products() {
                 multiply(isa, &pool, &workspace, &blocking, &rows, (&packed, n), (&mut c, place), &epilogue);
                 assert!(activation != Activation::Relu || all(&c, k as f32 + 2.0), "{blocking:?} {m}x{n}x{k}");
             }
-            if m > 0 && n > 0 {
+            if m > 0 && n > 0 && blocking.kernel.factors == Factors::F32 {
                 let item = BatchItem {
                     a: View { offset: 0, row_stride: 1, column_stride: m },
                     b: View { offset: 0, row_stride: 1, column_stride: k },

@@ -12,6 +12,7 @@ import time
 from procrastinate import App, PsycopgConnector
 
 url, (callers, jobs, idle) = sys.argv[1], map(int, sys.argv[2:5])
+IDLE_AT_MOST_S = 240
 app = App(connector=PsycopgConnector(conninfo=url, max_size=16))
 begun = lambda: None
 
@@ -47,17 +48,20 @@ async def main() -> None:
         await finished.wait()
         print(f"procrastinate {jobs / (time.perf_counter() - begin):.0f} cycles/s", flush=True)
 
-        times_ms = []
+        times_ms, begin = [], time.perf_counter()
         for job in range(idle):
+            if time.perf_counter() - begin > IDLE_AT_MOST_S:
+                break
             began = asyncio.get_running_loop().create_future()
             begun, pushed = lambda: began.set_result(time.perf_counter()), time.perf_counter()
             await peer.defer_async(job=job)
             times_ms.append((await began - pushed) * 1e3)
         times_ms.sort()
-        at = lambda share: times_ms[round(share * (idle - 1))]
+        through = len(times_ms)
+        at = lambda share: times_ms[round(share * (through - 1))]
         late = sum(time_ms > 1000 for time_ms in times_ms)
         print(
-            f"procrastinate {idle} idle: p50 {at(0.5):.2f} ms, p99 {at(0.99):.2f} ms, max {at(1):.2f} ms; above 1 s: {late}",
+            f"procrastinate {through} idle: p50 {at(0.5):.2f} ms, p99 {at(0.99):.2f} ms, max {at(1):.2f} ms; above 1 s: {late}",
             flush=True,
         )
         worker.cancel()

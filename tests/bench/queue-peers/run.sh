@@ -2,6 +2,7 @@
 # Our queue beside graphile-worker, apalis-postgres and procrastinate: same machine, same minute, interleaved rounds, the
 # same load (CALLERS callers, one job each at a time; a cycle is submit + claim + finish, each durable), then IDLE jobs one
 # by one on a farm that has nothing else to do: how long after its call a job is with a worker, and whether any was late.
+# A peer that is not through with them after four minutes tells of as many as it did.
 #
 #   tests/bench/queue-peers/run.sh [ROUNDS] [JOBS] [IDLE]
 #

@@ -3,8 +3,8 @@
 use crate::program::{BufferId, Program, Step, Tactic};
 use planforge_graph::ir::element_count;
 use planforge_kernels_cpu::{
-    gemm::{Blocking, kernel_by_name, kernels},
-    isa::Isa,
+    gemm::{Blocking, Kernel, bf16_kernels, kernel_by_name, kernels},
+    isa::{Isa, IsaLevel},
 };
 
 /// Most images of a batch, channels or groups.
@@ -86,12 +86,22 @@ impl Checker<'_> {
         self.step.tactic.as_ref().ok_or_else(|| "it lacks a tactic".to_owned())
     }
 
-    /// Looks up the kernel of the step's tactic, which must be one of the engine's level.
+    /// Looks up the kernel of the step's tactic, which must be one of the engine's level that multiplies as f32.
     pub(super) fn blocking(&self) -> Result<Blocking, String> {
+        self.blocking_of(kernels)
+    }
+
+    /// Likewise, of a product with packed weights: it may be one of bf16.
+    pub(super) fn blocking_with_weights(&self) -> Result<Blocking, String> {
+        self.blocking_of(bf16_kernels).or_else(|_| self.blocking())
+    }
+
+    /// Likewise, one of those that a level has by `of`.
+    fn blocking_of(&self, of: fn(IsaLevel) -> &'static [&'static Kernel]) -> Result<Blocking, String> {
         let tactic = self.tactic()?;
         let level = self.isa.level();
         let kernel = kernel_by_name(&tactic.kernel).ok_or_else(|| format!("there is no kernel {}", tactic.kernel))?;
-        if !kernels(level).iter().any(|known| std::ptr::eq(*known, kernel)) {
+        if !of(level).iter().any(|known| std::ptr::eq(*known, kernel)) {
             return Err(format!("kernel {} needs {}, this engine is for {level}", kernel.name, kernel.level));
         }
         if tactic.row_block == 0 || tactic.column_block == 0 || tactic.column_block > CHANNELS_MAX {

@@ -14,7 +14,6 @@ use planforge_kernels_cpu::{
     conv::{self, ConvShape, LineRows, TAP_CHANNELS_MAX, TapRows},
     depthwise,
     gemm::{self, Blocking, Epilogue, Kernel, MatrixRows, PackedSize},
-    isa::Isa,
     pointwise::Activation,
     window::{self, PoolKind},
 };
@@ -25,7 +24,7 @@ pub(super) const IMAGE_SIZE_MAX: usize = 1 << 20;
 const TAP_CHANNELS_MIN: usize = 8;
 
 /// Every tactic of a convolution, the one to take untimed first; `None` for other kinds.
-pub(super) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Option<Vec<Tactic>> {
+pub(super) fn candidates(kind: &StepKind, kernels: &[&Kernel], threads: usize) -> Option<Vec<Tactic>> {
     let StepKind::Conv { shape, .. } = kind else { return None };
     let shape: ConvShape = (*shape).into();
     let few = shape.channels / shape.groups < TAP_CHANNELS_MIN;
@@ -35,7 +34,7 @@ pub(super) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Option<Ve
         (_, true, false) => &[Gather::Taps, Gather::Lines],
         (_, false, _) => &[Gather::Taps],
     };
-    Some(tactics(isa, threads, gathers, (shape.pixels(), shape.out_channels / shape.groups, shape.depth())))
+    Some(tactics(kernels, threads, gathers, (shape.pixels(), shape.out_channels / shape.groups, shape.depth())))
 }
 
 /// Bytes of the image with its border, where a tactic reads lines of it; `None` for other kinds.
@@ -101,7 +100,7 @@ struct Conv {
 pub(super) fn conv(check: &Checker<'_>, shape: &ImageShape, of: Option<ir::Activation>) -> Prepared {
     let shape = image(shape)?;
     let tactic = check.tactic()?;
-    let blocking = check.blocking()?;
+    let blocking = check.blocking_with_weights()?;
     let columns = shape.out_channels / shape.groups;
     let size = PackedSize::new(blocking.kernel, shape.depth(), columns).ok_or("its weights are too large")?;
     let out = product(&[shape.pixels(), shape.out_channels])?;

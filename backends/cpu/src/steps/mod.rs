@@ -52,7 +52,7 @@ use super::{
 };
 use planforge_graph::ir::{self, GeluForm};
 use planforge_kernels_cpu::{
-    gemm::{Kernel, kernel_by_name},
+    gemm::{Factors, Kernel, bf16_kernels, kernel_by_name, kernels},
     isa::Isa,
     pointwise::Activation,
 };
@@ -127,15 +127,23 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Prepared {
     }
 }
 
-/// Every tactic of a step, the one to take untimed first. Empty for kinds without a choice.
-pub(crate) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Vec<Tactic> {
-    products::candidates(kind, isa, threads)
-        .or_else(|| images::candidates(kind, isa, threads))
-        .or_else(|| volumes::candidates(kind, isa, threads))
+/// Every tactic of a step, the one to take untimed first. Empty for kinds without a choice. `factors`: bf16 where products
+/// with weights may be rounded to that.
+pub(crate) fn candidates(kind: &StepKind, isa: Isa, factors: Factors, threads: usize) -> Vec<Tactic> {
+    let with_weights = with_weights(isa, factors);
+    products::candidates(kind, isa, &with_weights, threads)
+        .or_else(|| images::candidates(kind, &with_weights, threads))
+        .or_else(|| volumes::candidates(kind, &with_weights, threads))
         .or_else(|| recurrent::candidates(kind, isa, threads))
         .or_else(|| attention::candidates(kind, isa))
         .or_else(|| quantized::candidates(kind, isa, threads))
         .unwrap_or_default()
+}
+
+/// The kernels of products with weights.
+fn with_weights(isa: Isa, factors: Factors) -> Vec<&'static Kernel> {
+    let short = if factors == Factors::Bf16 { bf16_kernels(isa.level()) } else { &[] };
+    short.iter().chain(kernels(isa.level())).copied().collect()
 }
 
 /// Bytes of the scratch memory a tactic needs.

@@ -11,7 +11,8 @@ use crate::{
 use planforge_graph::ir;
 use planforge_kernels_cpu::{
     gemm::{
-        self, Batch, BatchItem, BatchShape, Blocking, Epilogue, Kernel, MatrixRows, PackedSize, Place, View, kernels,
+        self, Batch, BatchItem, BatchShape, Blocking, Epilogue, Factors, Kernel, MatrixRows, PackedSize, Place, View,
+        kernels,
     },
     isa::Isa,
     pointwise::Activation,
@@ -23,15 +24,16 @@ const DEEP: usize = 512;
 const DEPTH_BLOCK: usize = 256;
 
 /// Every tactic of a product, the one to take untimed first; `None` for other kinds.
-pub(super) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Option<Vec<Tactic>> {
+/// `with_weights`: the kernels of those with packed weights.
+pub(super) fn candidates(kind: &StepKind, isa: Isa, with_weights: &[&Kernel], threads: usize) -> Option<Vec<Tactic>> {
     match kind {
         StepKind::Gemm { rows, columns, depth, .. } => {
-            Some(tactics(isa, threads, &[Gather::Matrix], (*rows, *columns, *depth)))
+            Some(tactics(with_weights, threads, &[Gather::Matrix], (*rows, *columns, *depth)))
         }
         StepKind::BatchGemm { rows, columns, depth, items, .. } => {
             // Items are tasks already; blocks only when there are fewer than threads.
             let threads = if items.len() >= threads { 1 } else { threads };
-            let mut all = tactics(isa, threads, &[Gather::Matrix], (*rows, *columns, *depth));
+            let mut all = tactics(kernels(isa.level()), threads, &[Gather::Matrix], (*rows, *columns, *depth));
             all.retain(|tactic| tactic.depth_block == 0);
             Some(all)
         }
@@ -39,15 +41,15 @@ pub(super) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Option<Ve
     }
 }
 
-/// Tactics of a product of `rows` x `columns` at `depth`, for every kernel of `isa`.
+/// Tactics of a product of `rows` x `columns` at `depth`, for every one of these kernels.
 pub(super) fn tactics(
-    isa: Isa,
+    kernels: &[&Kernel],
     threads: usize,
     gathers: &[Gather],
     (rows, columns, depth): (usize, usize, usize),
 ) -> Vec<Tactic> {
     let mut all: Vec<Tactic> = Vec::new();
-    for kernel in kernels(isa.level()) {
+    for kernel in kernels {
         // Enough tasks that threads end together: some four each, but whole tiles.
         let tasks = if threads == 1 { 1 } else { threads * 4 };
         let by_rows =
@@ -59,9 +61,10 @@ pub(super) fn tactics(
             blocks.push((rows, by_columns));
         }
         for &gather in gathers {
-            for pack_rows in [false, true] {
+            let is_short = kernel.factors == Factors::Bf16;
+            for &pack_rows in if is_short { &[true][..] } else { &[false, true] } {
                 for &(row_block, column_block) in &blocks {
-                    for depth_block in if depth > DEEP { vec![0, DEPTH_BLOCK] } else { vec![0] } {
+                    for depth_block in if depth > DEEP && !is_short { vec![0, DEPTH_BLOCK] } else { vec![0] } {
                         let kernel = kernel.name.to_owned();
                         let tactic = Tactic { kernel, gather, pack_rows, row_block, column_block, depth_block };
                         if !all.contains(&tactic) {
@@ -103,7 +106,7 @@ pub(super) fn gemm(
     alpha: f32,
     of: Option<ir::Activation>,
 ) -> Prepared {
-    let blocking = check.blocking()?;
+    let blocking = check.blocking_with_weights()?;
     let size = PackedSize::new(blocking.kernel, depth, columns).ok_or("its weights are too large")?;
     let out = product(&[rows, columns])?;
     check.takes(0, product(&[rows, depth])?)?;

@@ -14,16 +14,15 @@ use planforge_graph::ir;
 use planforge_kernels_cpu::{
     conv::{TAP_CHANNELS_MAX, VolumeRows, VolumeShape},
     gemm::{self, Blocking, Epilogue, Kernel, PackedSize},
-    isa::Isa,
     pointwise::Activation,
 };
 
 /// Every tactic of a convolution over volumes, the one to take untimed first; `None` for other kinds.
-pub(super) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Option<Vec<Tactic>> {
+pub(super) fn candidates(kind: &StepKind, kernels: &[&Kernel], threads: usize) -> Option<Vec<Tactic>> {
     let StepKind::Volume { shape, .. } = kind else { return None };
     let shape: VolumeShape = (*shape).into();
     let columns = shape.plane.out_channels / shape.plane.groups;
-    Some(tactics(isa, threads, &[Gather::Taps], (shape.pixels(), columns, shape.product_depth())))
+    Some(tactics(kernels, threads, &[Gather::Taps], (shape.pixels(), columns, shape.product_depth())))
 }
 
 /// Sizes of packed weights and padded bias in elements; `None` for other kinds.
@@ -57,7 +56,7 @@ pub(super) fn conv(check: &Checker<'_>, sizes: &VolumeSizes, of: Option<ir::Acti
     let out = product(&[plane.batch, sizes.out_depth, plane.out_height, plane.out_width, plane.out_channels])?;
     product(&[sizes.kernel, plane.kernel[0], plane.kernel[1], plane.channels, plane.out_channels])?;
     let shape: VolumeShape = (*sizes).into();
-    let blocking = check.blocking()?;
+    let blocking = check.blocking_with_weights()?;
     let columns = plane.out_channels / plane.groups;
     let size = PackedSize::new(blocking.kernel, shape.product_depth(), columns).ok_or("its weights are too large")?;
     check.takes(0, shape.image_len())?;

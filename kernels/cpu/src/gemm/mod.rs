@@ -7,17 +7,20 @@
 
 mod attention;
 mod batch;
+mod bf16;
 mod pack;
 mod tile;
 
 pub use attention::{Attention, AttentionShape, HeadRows, Mask, attention, attention_in_passes, score_count};
 pub use batch::{Batch, BatchError, BatchItem, BatchShape, View, multiply_batch};
+pub use bf16::bf16_kernels;
+pub(crate) use bf16::words_apart;
 pub use pack::{PackedSize, pack_columns, pack_with};
 pub(crate) use tile::in_register;
-pub use tile::{Kernel, kernel_by_name, kernels};
+pub use tile::{Factors, Kernel, kernel_by_name, kernels};
 
 use crate::{
-    isa::Isa,
+    isa::{Isa, IsaLevel},
     pointwise::{Activation, Lines, activate_lines},
     pool::ThreadPool,
 };
@@ -107,13 +110,13 @@ impl Place {
 #[derive(Clone, Copy, Debug)]
 pub struct Blocking {
     pub kernel: &'static Kernel,
-    /// Copy the rows of a block into the order the kernel reads them.
+    /// Copy the rows of a block into the order the kernel reads them. Those of bf16 kernels always are.
     pub pack_rows: bool,
     /// Rows per task.
     pub row_block: usize,
     /// Columns per task; rounded up to whole panels.
     pub column_block: usize,
-    /// Depth steps per pass over C; `usize::MAX` for one pass.
+    /// Depth steps per pass over C; `usize::MAX` for one pass. Kernels of bf16 know no other.
     pub depth_block: usize,
 }
 
@@ -131,6 +134,40 @@ pub struct Epilogue<'a> {
 impl Default for Epilogue<'_> {
     fn default() -> Self {
         Self { alpha: 1.0, bias: None, residual: None, activation: Activation::None }
+    }
+}
+
+impl Epilogue<'_> {
+    /// What the microkernel does of it to the tile whose first element is that of this row and column.
+    fn of_tile(&self, row: usize, column: usize) -> Finish {
+        let (clip, low, high) = match self.activation {
+            Activation::Relu => (true, 0.0, f32::INFINITY),
+            Activation::Clip { low, high } => (true, low, high),
+            _ => (false, 0.0, 0.0),
+        };
+        let residual = |(data, place): (&[f32], Place)| data[place.offset + row * place.stride + column..].as_ptr();
+        Finish {
+            alpha: self.alpha,
+            bias: self.bias.map_or(std::ptr::null(), |bias| bias[column..].as_ptr()),
+            residual: self.residual.map_or(std::ptr::null(), residual),
+            residual_stride: self.residual.map_or(0, |(_, place)| place.stride),
+            clip,
+            low,
+            high,
+        }
+    }
+
+    /// What is left to do to a finished tile of C.
+    ///
+    /// # Safety
+    /// `c` are `rows` rows of `columns` elements, each `stride` behind the one before, and nobody else's.
+    unsafe fn activate(&self, isa: Isa, (c, stride): (*mut f32, usize), rows: usize, columns: usize) {
+        if matches!(self.activation, Activation::None | Activation::Relu | Activation::Clip { .. }) {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let lines = unsafe { Lines::new(c, stride, rows, columns) };
+        activate_lines(isa, self.activation, lines);
     }
 }
 
@@ -233,7 +270,10 @@ pub fn multiply(
 ) {
     let (count, kernel) = (rows.count(), blocking.kernel);
     let depth = times(rows.taps(), rows.tap_len());
-    check_call(isa, kernel, (b, columns), depth, epilogue);
+    match kernel.factors {
+        Factors::F32 => check_call(isa, kernel, (b, columns), depth, epilogue),
+        Factors::Bf16 => check_operands(isa, kernel, bf16_kernels, (b, columns), depth, epilogue),
+    }
     check_place(place, count, columns, c.len());
     if let Some((residual, place)) = epilogue.residual {
         check_place(place, count, columns, residual.len());
@@ -252,23 +292,44 @@ pub fn multiply(
         let block =
             Block { rows: row..(row + row_block).min(count), columns: column..(column + column_block).min(columns) };
         workspace.with(thread, |scratch| {
-            let ThreadScratch { pointers, rows: packed, .. } = scratch;
-            // SAFETY: `check_call` and `check_place` covered all operands; blocks of different tasks are disjoint.
-            unsafe { run_block(isa, blocking, rows, b, block, c.at(place.offset), place, epilogue, pointers, packed) }
+            let ThreadScratch { pointers, rows: packed, columns: row, .. } = scratch;
+            let c = c.at(place.offset);
+            // SAFETY: the checks above covered all operands; blocks of different tasks are disjoint.
+            unsafe {
+                match kernel.factors {
+                    Factors::F32 => run_block(isa, blocking, rows, b, block, c, place, epilogue, pointers, packed),
+                    Factors::Bf16 => {
+                        bf16::run_block(isa, kernel, rows, b, block, (c, place), epilogue, (pointers, packed, row))
+                    }
+                }
+            }
         });
     });
 }
 
-/// Checks what every product needs.
-fn check_call(isa: Isa, kernel: &Kernel, (b, columns): (&[f32], usize), depth: usize, epilogue: &Epilogue<'_>) {
+/// Checks what every product of f32 needs.
+fn check_call(isa: Isa, kernel: &Kernel, b: (&[f32], usize), depth: usize, epilogue: &Epilogue<'_>) {
+    check_operands(isa, kernel, kernels, b, depth, epilogue);
+}
+
+/// Likewise of any product; `known` are the kernels of a level.
+fn check_operands(
+    isa: Isa,
+    kernel: &Kernel,
+    known: impl Fn(IsaLevel) -> &'static [&'static Kernel],
+    (b, columns): (&[f32], usize),
+    depth: usize,
+    epilogue: &Epilogue<'_>,
+) {
     assert!(
-        kernels(isa.level()).iter().any(|k| std::ptr::eq(*k, kernel)),
+        known(isa.level()).iter().any(|k| std::ptr::eq(*k, kernel)),
         "{} is no kernel of {}",
         kernel.name,
         isa.level()
     );
     let padded = times(columns.div_ceil(kernel.nr), kernel.nr);
-    assert!(b.len() >= times(padded, depth), "the packed operand is too short");
+    let steps = kernel.steps(depth).expect("sizes of a product are out of bounds");
+    assert!(b.len() >= times(padded, steps), "the packed operand is too short");
     if let Some(bias) = epilogue.bias {
         assert!(bias.len() >= padded, "the bias is not padded to whole panels");
     }
@@ -319,11 +380,6 @@ unsafe fn run_block(
             unsafe { pack_rows(table, rows, tap_len, &mut packed[first * depth..(first + rows) * depth]) };
         }
     }
-    let (clip, low, high) = match epilogue.activation {
-        Activation::Relu => (true, 0.0, f32::INFINITY),
-        Activation::Clip { low, high } => (true, low, high),
-        _ => (false, 0.0, 0.0),
-    };
     // Part of the depth in taps (gathered rows) or in elements.
     let (parts, part) = if depth == 0 {
         (1, 0)
@@ -355,23 +411,14 @@ unsafe fn run_block(
                     let table = table[first * taps + start * rows..].as_ptr();
                     (table, 0, part.min(taps - start), tap_len, start * tap_len)
                 };
-                let finish = last.then(|| Finish {
-                    alpha: epilogue.alpha,
-                    bias: epilogue.bias.map_or(std::ptr::null(), |bias| bias[column..].as_ptr()),
-                    residual: epilogue.residual.map_or(std::ptr::null(), |(data, place)| {
-                        data[place.offset + row * place.stride + column..].as_ptr()
-                    }),
-                    residual_stride: epilogue.residual.map_or(0, |(_, place)| place.stride),
-                    clip,
-                    low,
-                    high,
-                });
+                let finish = last.then(|| epilogue.of_tile(row, column));
                 let tile_c = c.wrapping_add(row * place.stride + column);
                 let tile = Tile {
                     a,
                     a_offset,
                     taps: tile_taps,
                     tap_len: tile_len,
+                    a_stride: 0,
                     b: panel.wrapping_add(step * kernel.nr),
                     c: tile_c,
                     c_stride: place.stride,
@@ -383,10 +430,9 @@ unsafe fn run_block(
                 // SAFETY: the caller's promise, cut to this tile. Operands are sliced above where the tile begins, and
                 // pointers of A are `Rows::pointers`' or lie in `packed`.
                 unsafe { family[rows - 1](&tile) };
-                if last && !clip && epilogue.activation != Activation::None {
+                if last {
                     // SAFETY: within the block, which is this thread's alone.
-                    let lines = unsafe { Lines::new(tile_c, place.stride, rows, columns) };
-                    activate_lines(isa, epilogue.activation, lines);
+                    unsafe { epilogue.activate(isa, (tile_c, place.stride), rows, columns) };
                 }
             }
         }

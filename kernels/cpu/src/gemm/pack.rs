@@ -1,6 +1,6 @@
 //! Packing operands into the order microkernels read them.
 
-use super::{Kernel, View};
+use super::{Factors, Kernel, View, bf16::pair};
 
 /// Elements of a packed right operand.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ impl PackedSize {
     /// For `depth x columns` elements packed for `kernel`; `None` when that overflows.
     pub fn new(kernel: &Kernel, depth: usize, columns: usize) -> Option<Self> {
         let columns = columns.checked_next_multiple_of(kernel.nr)?;
-        Some(Self { elements: columns.checked_mul(depth)?, columns })
+        Some(Self { elements: columns.checked_mul(kernel.steps(depth)?)?, columns })
     }
 }
 
@@ -31,14 +31,16 @@ pub fn pack_with(
     mut value: impl FnMut(usize, usize) -> f32,
 ) {
     assert_eq!(Some(to.len()), PackedSize::new(kernel, depth, columns).map(|size| size.elements));
-    if to.is_empty() {
-        return;
-    }
-    for (panel, to) in to.chunks_exact_mut(kernel.nr * depth).enumerate() {
+    let Some(steps) = kernel.steps(depth).filter(|_| !to.is_empty()) else { return };
+    for (panel, to) in to.chunks_exact_mut(kernel.nr * steps).enumerate() {
         for (step, line) in to.chunks_exact_mut(kernel.nr).enumerate() {
             for (index, to) in line.iter_mut().enumerate() {
                 let column = panel * kernel.nr + index;
-                *to = if column < columns { value(step, column) } else { 0.0 };
+                let mut at = |step| if step < depth && column < columns { value(step, column) } else { 0.0 };
+                *to = match kernel.factors {
+                    Factors::F32 => at(step),
+                    Factors::Bf16 => pair(at(2 * step), at(2 * step + 1)),
+                };
             }
         }
     }
@@ -58,7 +60,12 @@ pub fn pack_columns(
     assert_eq!(Some(to.len()), PackedSize::new(kernel, depth, columns).map(|size| size.elements));
     let view = View { offset: 0, row_stride: step_stride, column_stride };
     assert!(view.end(depth, columns).is_some_and(|end| end <= data.len()), "a view is longer than its data");
-    pack_strided(data, view, depth, columns, kernel.nr, to);
+    match kernel.factors {
+        Factors::F32 => pack_strided(data, view, depth, columns, kernel.nr, to),
+        Factors::Bf16 => {
+            pack_with(kernel, depth, columns, to, |step, column| data[step * step_stride + column * column_stride]);
+        }
+    }
 }
 
 /// Packs a view (its offset already applied to `data`) into panels of `nr` columns: as many as `to` holds.

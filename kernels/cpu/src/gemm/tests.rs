@@ -9,6 +9,12 @@ fn random(rng: &mut StdRng, len: usize) -> Vec<f32> {
     (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect()
 }
 
+/// Likewise; `short`: numbers that bf16 holds, so that kernels of either kind multiply the same.
+fn numbers(rng: &mut StdRng, len: usize, short: bool) -> Vec<f32> {
+    let all = random(rng, len).into_iter();
+    all.map(|value| if short { half::bf16::from_f32(value).to_f32() } else { value }).collect()
+}
+
 fn assert_close(got: &[f32], want: &[f64], depth: usize, what: &str) {
     let bound = 1e-6 * (depth as f64 + 10.0);
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
@@ -19,6 +25,12 @@ fn assert_close(got: &[f32], want: &[f64], depth: usize, what: &str) {
 /// Every kernel of this machine with the token of its level.
 fn every_kernel() -> Vec<(Isa, &'static Kernel)> {
     Isa::available().into_iter().flat_map(|isa| kernels(isa.level()).iter().map(move |k| (isa, *k))).collect()
+}
+
+/// With those of bf16, for what those can multiply exactly.
+fn every_kernel_for(short: bool) -> Vec<(Isa, &'static Kernel)> {
+    let of = |isa: Isa| bf16_kernels(isa.level()).iter().map(move |kernel| (isa, *kernel));
+    every_kernel().into_iter().chain(Isa::available().into_iter().filter(|_| short).flat_map(of)).collect()
 }
 
 fn blockings(kernel: &'static Kernel, rng: &mut StdRng) -> Vec<Blocking> {
@@ -37,11 +49,12 @@ proptest! {
 
     #[test]
     fn products_agree_with_a_plain_loop(
-        m in 1usize..50, n in 1usize..80, k in 0usize..40, extra in 0usize..5, threads in 1usize..4, seed: u64,
+        m in 1usize..70, n in 1usize..80, k in 0usize..90, extra in 0usize..5, threads in 1usize..4, short: bool,
+        seed: u64,
     ) {
         let rng = &mut StdRng::seed_from_u64(seed);
-        let a = random(rng, m * (k + extra));
-        let b = random(rng, k * n);
+        let a = numbers(rng, m * (k + extra), short);
+        let b = numbers(rng, k * n, short);
         let bias = random(rng, n);
         let residual = random(rng, m * n);
         let (low, high, alpha) = (-0.5, 0.8, 0.75);
@@ -55,7 +68,7 @@ proptest! {
         }
         let pool = ThreadPool::new(threads).unwrap();
         let workspace = Workspace::new(threads);
-        for (isa, kernel) in every_kernel() {
+        for (isa, kernel) in every_kernel_for(short) {
             let size = PackedSize::new(kernel, k, n).unwrap();
             let mut packed = vec![f32::NAN; size.elements];
             pack_columns(kernel, &b, (k, n), (n, 1), &mut packed);
@@ -131,7 +144,7 @@ proptest! {
     fn convolutions_agree_with_a_plain_loop(
         batch in 1usize..3, h in 1usize..9, w in 1usize..9, groups in 1usize..3, ci in 1usize..5, co in 1usize..20,
         kh in 1usize..4, kw in 1usize..4, sh in 1usize..3, sw in 1usize..3, dh in 1usize..3, dw in 1usize..3,
-        ph in 0usize..3, pw in 0usize..3, seed: u64,
+        ph in 0usize..3, pw in 0usize..3, short: bool, seed: u64,
     ) {
         let span = |size: usize, pad: usize, kernel: usize, dilation: usize| {
             (size + 2 * pad).checked_sub((kernel - 1) * dilation + 1)
@@ -143,9 +156,9 @@ proptest! {
             kernel: [kh, kw], strides: [sh, sw], dilations: [dh, dw], pads: [ph, pw], groups,
         };
         let rng = &mut StdRng::seed_from_u64(seed);
-        let image = random(rng, shape.image_len());
+        let image = numbers(rng, shape.image_len(), short);
         // [group][kernel line][kernel column][channel][output channel]
-        let weights = random(rng, groups * shape.depth() * co);
+        let weights = numbers(rng, groups * shape.depth() * co, short);
         let mut want = vec![0.0; shape.pixels() * shape.out_channels];
         for (pixel, want) in want.chunks_exact_mut(shape.out_channels).enumerate() {
             let (x, y) = (pixel % shape.out_width, pixel / shape.out_width % shape.out_height);
@@ -165,7 +178,7 @@ proptest! {
         let workspace = Workspace::new(2);
         let mut bordered = vec![f32::NAN; shape.bordered_len()];
         add_border(&pool, &shape, &image, &mut bordered);
-        for (isa, kernel) in every_kernel() {
+        for (isa, kernel) in every_kernel_for(short) {
             let packed: Vec<Vec<f32>> = (0..groups).map(|group| {
                 let mut packed = vec![f32::NAN; PackedSize::new(kernel, shape.depth(), co).unwrap().elements];
                 let weights = &weights[group * shape.depth() * co..];
@@ -195,7 +208,7 @@ proptest! {
 #[test]
 fn a_kernel_above_the_chosen_level_is_refused() {
     let Some(low) = Isa::new(crate::isa::IsaLevel::Portable) else { return };
-    for (_, kernel) in every_kernel().into_iter().filter(|(isa, _)| *isa != low) {
+    for (_, kernel) in every_kernel_for(true).into_iter().filter(|(isa, _)| *isa != low) {
         let blocking = Blocking { kernel, pack_rows: false, row_block: 1, column_block: 1, depth_block: 1 };
         let called = std::panic::catch_unwind(|| {
             let rows = MatrixRows::new(&[1.0], 1, 1, 1);

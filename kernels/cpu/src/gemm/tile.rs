@@ -3,17 +3,21 @@
 //! A tile has up to MR rows and NR columns. The rows of A are given by pointers (so that a convolution needs no
 //! im2col copy) or packed (`MR` values of each depth step together). B is packed in panels of NR columns.
 
+use super::bf16::bf16_kernels;
 use crate::{isa::IsaLevel, vector::*};
 
 /// One call of a microkernel. All lengths are in elements.
 pub(super) struct Tile {
-    /// Pointers to rows: for each tap, one per row of the tile. Packed: a single pointer.
+    /// Pointers to rows: for each tap, one per row of the tile. Packed: a single pointer, to values of each step together,
+    /// or for products of bf16 to whole rows one behind the other.
     pub a: *const *const f32,
     /// Added to every row pointer.
     pub a_offset: usize,
-    /// The depth is `taps` pieces of `tap_len` elements, contiguous in A. Packed: 1.
+    /// The depth is `taps` pieces of `tap_len` steps, contiguous in A. Packed: 1.
     pub taps: usize,
     pub tap_len: usize,
+    /// Packed for bf16: steps from a row to the next.
+    pub a_stride: usize,
     /// `taps * tap_len` rows of NR elements.
     pub b: *const f32,
     pub c: *mut f32,
@@ -25,6 +29,20 @@ pub(super) struct Tile {
     pub accumulate: bool,
     /// This is the last part of the depth: what follows the product is applied.
     pub finish: Option<Finish>,
+}
+
+impl Tile {
+    /// One of its rows, as a tile whose sums are known.
+    pub(super) fn row(&self, row: usize) -> Self {
+        let finish = self.finish.map(|last| {
+            let residual = match last.residual.is_null() {
+                true => last.residual,
+                false => last.residual.wrapping_add(row * last.residual_stride),
+            };
+            Finish { residual, ..last }
+        });
+        Self { c: self.c.wrapping_add(row * self.c_stride), finish, ..*self }
+    }
 }
 
 /// What a microkernel does to its sums before it stores them.
@@ -75,6 +93,22 @@ unsafe fn compute<V: Vector, const MR: usize, const NV: usize, const PACKED: boo
                 b = b.add(NV * V::LANES);
             }
         }
+        conclude::<V, MR, NV>(tile, &mut sums);
+    }
+}
+
+/// Stores the sums of a tile, with what is to follow them.
+///
+/// # Safety
+/// As [`compute`], of C, bias and residual.
+#[inline(always)]
+pub(super) unsafe fn conclude<V: Vector, const MR: usize, const NV: usize>(
+    tile: &Tile,
+    sums: &mut [[V; VECTORS_MAX]; ROWS_MAX],
+) {
+    // SAFETY: the caller's promise; offsets stay within MR rows and `columns` columns.
+    unsafe {
+        let mut columns = [V::zero(); VECTORS_MAX];
         // A panel at the edge is read and written in part.
         let whole = tile.columns == NV * V::LANES;
         let width = |vector: usize| tile.columns.saturating_sub(vector * V::LANES).min(V::LANES);
@@ -157,10 +191,32 @@ pub(crate) fn in_register<T>(mut pointer: *const T) -> *const T {
     pointer
 }
 
+/// In which numbers a kernel multiplies. Sums are f32 always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factors {
+    F32,
+    /// f32 rounded to bf16, two in the place of one. Rows are always packed, each by itself.
+    Bf16,
+}
+
+impl Factors {
+    /// As precisions are named.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "fp32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
 /// A family of microkernels with the same panel width, one per number of rows.
 pub struct Kernel {
     /// Begins with the instruction set: `avx512_14x32`.
     pub name: &'static str,
+    pub factors: Factors,
+    /// Steps of depth, each of one f32 or a pair of bf16 numbers, that are taken together: their number is rounded up to a
+    /// multiple, by zeros.
+    pub together: usize,
     /// Lowest level that runs it.
     pub level: IsaLevel,
     /// Most rows of a tile.
@@ -171,6 +227,17 @@ pub struct Kernel {
     pub(super) by_rows: &'static [TileFn],
     /// By `rows - 1`.
     pub(super) packed_by_rows: &'static [TileFn],
+}
+
+impl Kernel {
+    /// Steps that a depth takes.
+    pub fn steps(&self, depth: usize) -> Option<usize> {
+        let steps = match self.factors {
+            Factors::F32 => depth,
+            Factors::Bf16 => depth.div_ceil(2),
+        };
+        steps.checked_next_multiple_of(self.together)
+    }
 }
 
 impl std::fmt::Debug for Kernel {
@@ -203,6 +270,8 @@ macro_rules! family {
 
             pub static KERNEL: Kernel = Kernel {
                 name: $name,
+                factors: Factors::F32,
+                together: 1,
                 level: IsaLevel::$level,
                 mr: $mr,
                 nr: $vectors * <$vector as Vector>::LANES,
@@ -245,7 +314,8 @@ mod arm {
 
 static PORTABLE: [&Kernel; 2] = [&portable_4x8::KERNEL, &portable_2x16::KERNEL];
 
-/// The kernels written for `level`, the usually best one first. Empty for levels of another architecture.
+/// The kernels written for `level` that multiply as f32, the usually best one first. Empty for levels of another
+/// architecture.
 pub fn kernels(level: IsaLevel) -> &'static [&'static Kernel] {
     match level {
         IsaLevel::Portable => &PORTABLE,
@@ -254,7 +324,7 @@ pub fn kernels(level: IsaLevel) -> &'static [&'static Kernel] {
         #[cfg(target_arch = "x86_64")]
         IsaLevel::X86V3 => &x86::V3,
         #[cfg(target_arch = "x86_64")]
-        IsaLevel::X86V4 | IsaLevel::X86V4Vnni => &x86::V4,
+        IsaLevel::X86V4 | IsaLevel::X86V4Vnni | IsaLevel::X86V4Bf16 | IsaLevel::X86V4Amx => &x86::V4,
         #[cfg(target_arch = "aarch64")]
         IsaLevel::Neon => &arm::NEON,
         _ => &[],
@@ -263,5 +333,6 @@ pub fn kernels(level: IsaLevel) -> &'static [&'static Kernel] {
 
 /// The kernel of that name, of any level compiled in.
 pub fn kernel_by_name(name: &str) -> Option<&'static Kernel> {
-    IsaLevel::ALL.into_iter().flat_map(kernels).copied().find(|kernel| kernel.name == name)
+    let of = |level| kernels(level).iter().chain(bf16_kernels(level));
+    IsaLevel::ALL.into_iter().flat_map(of).copied().find(|kernel| kernel.name == name)
 }

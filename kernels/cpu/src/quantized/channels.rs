@@ -54,7 +54,7 @@ pub(super) fn kernels(level: IsaLevel) -> &'static [Kernel] {
         #[cfg(target_arch = "x86_64")]
         IsaLevel::X86V3 => &x86::V3,
         #[cfg(target_arch = "x86_64")]
-        IsaLevel::X86V4 | IsaLevel::X86V4Vnni => &x86::V4,
+        IsaLevel::X86V4 | IsaLevel::X86V4Vnni | IsaLevel::X86V4Bf16 | IsaLevel::X86V4Amx => &x86::V4,
         _ => &[],
     }
 }

@@ -35,7 +35,7 @@ pub fn pack(kernel: &Kernel, depth: usize, columns: usize, to: &mut [u8], value:
     panels.fill(0);
     sums.fill(0);
     let (nr, group) = (kernel.nr, kernel.group);
-    let steps = depth.div_ceil(group);
+    let steps = kernel.steps(depth).unwrap_or_default();
     for column in 0..columns {
         let (panel, place) = (column / nr, column % nr);
         let first = panel * steps * nr * group + place * group;

@@ -8,7 +8,7 @@ use super::{
     tile::{TILE_MAX, Tile},
 };
 use crate::{
-    gemm::{Place, Workspace},
+    gemm::{Place, Workspace, words_apart},
     isa::{Isa, per_level},
     pool::ThreadPool,
 };
@@ -115,6 +115,13 @@ pub fn multiply(
     });
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Sums by line of the cache.
+#[repr(align(64))]
+struct SumsByLine([i32; TILE_MAX]);
+
 /// A part of the result in rows and columns.
 struct Block {
     rows: std::ops::Range<usize>,
@@ -140,8 +147,9 @@ unsafe fn run_block(
     scratch: &mut Vec<u8>,
 ) {
     let (depth, count) = (block.depth, block.rows.len());
-    let steps = depth.div_ceil(kernel.group);
-    let stride = steps.saturating_mul(4);
+    // As `size` was made with them, there are that many.
+    let steps = kernel.steps(depth).unwrap_or(usize::MAX);
+    let stride = if kernel.together > 1 { words_apart(steps) } else { steps }.saturating_mul(4);
     let by = flip(product.signed);
     let column_zero = |column: usize| match product.column_zeros {
         [] => 0,
@@ -153,13 +161,14 @@ unsafe fn run_block(
     let some = if kernel.group == 4 { 0 } else { WIDENED_TOGETHER.min(count) };
     let sizes = (count.checked_mul(stride), count.checked_mul(4), some.checked_mul(depth));
     let (Some(copied), Some(sums), Some(narrow)) = sizes else { panic!("the rows are larger than any memory") };
-    let Some(needed) = copied.checked_add(sums).and_then(|all| all.checked_add(narrow)) else {
+    let Some(needed) = copied.checked_add(sums).and_then(|all| all.checked_add(narrow)?.checked_add(LINE)) else {
         panic!("the rows are larger than any memory")
     };
     if scratch.len() < needed {
         scratch.resize(needed, 0);
     }
-    let (packed_rows, rest) = scratch[..needed].split_at_mut(copied);
+    let begin = scratch.as_ptr().align_offset(LINE).min(LINE);
+    let (packed_rows, rest) = scratch[begin..needed].split_at_mut(copied);
     let (row_sums, narrow) = rest.split_at_mut(sums);
     if kernel.group == 4 && count > 0 {
         rows.fill(block.rows.clone(), stride, packed_rows);
@@ -192,7 +201,8 @@ unsafe fn run_block(
         }
     }
     let zero = i32::from(product.zero ^ by);
-    let mut sums = [0i32; TILE_MAX];
+    let mut sums = SumsByLine([0i32; TILE_MAX]);
+    let sums = &mut sums.0;
     for column in block.columns.clone().step_by(kernel.nr) {
         let columns = kernel.nr.min(block.columns.end - column);
         let mut panel = Panel::new(&product.finish, column, columns);
@@ -217,7 +227,7 @@ unsafe fn run_block(
                     }
                 }
             }
-            let of = Sums { of: &sums, stride: kernel.nr, rows: tile_rows };
+            let of = Sums { of: &*sums, stride: kernel.nr, rows: tile_rows };
             let at = place.offset + (block.rows.start + first) * place.stride + column;
             // SAFETY: the caller's promise, cut to these rows of the panel.
             unsafe { product.finish.store(isa, of, &panel, to, [at, place.stride]) };

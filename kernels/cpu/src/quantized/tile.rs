@@ -224,23 +224,30 @@ pub struct Kernel {
     pub nr: usize,
     /// Depth of a step: 2 (rows as 16-bit numbers) or 4 (as bytes).
     pub group: usize,
+    /// Steps that are taken together: their number is rounded up to a multiple, by zeros.
+    pub together: usize,
     /// By `rows - 1`.
     pub(super) by_rows: &'static [TileFn],
 }
 
 /// Widest panel, and largest tile, of any kernel.
 pub(super) const COLUMNS_MAX: usize = 64;
-pub(super) const TILE_MAX: usize = 14 * 32;
+pub(super) const TILE_MAX: usize = 32 * 32;
 
 impl Kernel {
-    /// The depth, rounded up to whole steps.
+    /// Steps that a depth takes.
+    pub fn steps(&self, depth: usize) -> Option<usize> {
+        depth.div_ceil(self.group).checked_next_multiple_of(self.together)
+    }
+
+    /// The depth, rounded up to these steps.
     pub fn padded_depth(&self, depth: usize) -> Option<usize> {
-        depth.checked_next_multiple_of(self.group)
+        self.steps(depth)?.checked_mul(self.group)
     }
 
     /// Bytes of a row of the left operand as the kernel reads it.
     pub fn row_bytes(&self, depth: usize) -> Option<usize> {
-        (self.padded_depth(depth)? / self.group).checked_mul(4)
+        self.steps(depth)?.checked_mul(4)
     }
 }
 
@@ -270,6 +277,7 @@ macro_rules! family {
                 mr: $mr,
                 nr: $vectors * <$sums as Sums>::LANES,
                 group: <$sums as Sums>::GROUP,
+                together: 1,
                 by_rows: &[$(rows::<$rows>),*],
             };
             const _: () = assert!(KERNEL.nr <= COLUMNS_MAX && KERNEL.nr * $mr <= TILE_MAX);
@@ -296,7 +304,31 @@ mod x86 {
     pub(super) static V2: [&Kernel; 1] = [&sse42_i16_4x8::KERNEL];
     pub(super) static V3: [&Kernel; 2] = [&avx2_i16_6x16::KERNEL, &avx2_i16_4x24::KERNEL];
     pub(super) static V4: [&Kernel; 2] = [&avx512_i16_12x32::KERNEL, &avx512_i16_6x64::KERNEL];
+    mod amx_u8_32x32 {
+        use super::*;
+        use crate::tiles::{COLUMNS, Factors, ROWS, STEPS, multiply};
+
+        /// # Safety
+        /// See [`compute`].
+        unsafe fn rows<const MR: usize>(tile: &Tile) {
+            // SAFETY: the caller's promise; the kernel's `together` makes the steps whole tiles.
+            unsafe { multiply::<MR>(Factors::Bytes, (tile.a, tile.a_stride), tile.b, tile.steps, tile.sums.cast()) }
+        }
+
+        pub static KERNEL: Kernel = Kernel {
+            name: "amx_u8_32x32",
+            level: IsaLevel::X86V4Amx,
+            mr: ROWS,
+            nr: COLUMNS,
+            group: 4,
+            together: STEPS,
+            by_rows: &crate::tiles::each_row_count!(rows),
+        };
+        const _: () = assert!(COLUMNS <= COLUMNS_MAX && COLUMNS * ROWS <= TILE_MAX);
+    }
     pub(super) static V4_VNNI: [&Kernel; 2] = [&avx512vnni_u8_14x32::KERNEL, &avx512vnni_u8_6x64::KERNEL];
+    pub(super) static AMX: [&Kernel; 3] =
+        [&amx_u8_32x32::KERNEL, &avx512vnni_u8_14x32::KERNEL, &avx512vnni_u8_6x64::KERNEL];
 }
 
 static PORTABLE: [&Kernel; 1] = [&portable_i16_4x8::KERNEL];
@@ -315,7 +347,9 @@ pub fn kernels(level: IsaLevel) -> &'static [&'static Kernel] {
         #[cfg(target_arch = "x86_64")]
         IsaLevel::X86V4 => &x86::V4,
         #[cfg(target_arch = "x86_64")]
-        IsaLevel::X86V4Vnni => &x86::V4_VNNI,
+        IsaLevel::X86V4Vnni | IsaLevel::X86V4Bf16 => &x86::V4_VNNI,
+        #[cfg(target_arch = "x86_64")]
+        IsaLevel::X86V4Amx => &x86::AMX,
         _ => &[],
     }
 }

@@ -8,6 +8,8 @@ use futures::stream;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
+/// How long jobs are pushed one by one.
+const IDLE_AT_MOST: Duration = Duration::from_secs(240);
 /// Workers beside each other in this process; more only adds contention on two cores.
 const CONCURRENCY: usize = 24;
 
@@ -77,20 +79,25 @@ async fn cycles(
     Ok(())
 }
 
-/// Pushes one job after the other, each once the one before it has begun.
+/// Pushes one job after the other, each once the one before it has begun, until there were `idle` or time is up.
 async fn wake_ups(
     storage: &PostgresStorage<usize>,
     idle: usize,
     begins: &mut UnboundedReceiver<Instant>,
 ) -> Result<(), BoxDynError> {
     let mut times_ms = Vec::new();
+    let begin = Instant::now();
     for job in 0..idle {
+        if begin.elapsed() > IDLE_AT_MOST {
+            break;
+        }
         let pushed = Instant::now();
         push(storage, job).await?;
         let begun = begins.recv().await.ok_or("the worker is gone")?;
         times_ms.push(begun.duration_since(pushed).as_secs_f64() * 1e3);
     }
     times_ms.sort_by(f64::total_cmp);
+    let idle = times_ms.len();
     let at = |share: f64| times_ms[(share * (idle - 1) as f64).round() as usize];
     let late = times_ms.iter().filter(|time_ms| **time_ms > 1_000.0).count();
     println!(
