@@ -81,7 +81,8 @@ impl Ready {
         write::save(output, &self.prepared.proto).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
         let prepared = digest_of(output)?;
         let data = self.data.clone();
-        let document = Document { source: self.source, prepared, data, report: &self.prepared.report };
+        let Prepared { report, scales, .. } = &self.prepared;
+        let document = Document { source: self.source, prepared, data, calibration: scales, report };
         let document = serde_json::to_value(&document)
             .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot write the report as JSON: {e}")))?;
         let path = output.with_extension("preparation.json");

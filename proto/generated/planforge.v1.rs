@@ -302,6 +302,9 @@ pub struct Preparation {
     /// of a prepare job that succeeded
     #[prost(message, optional, tag = "6")]
     pub made: ::core::option::Option<Model>,
+    /// the engine is of the model as it was, with the ranges in the document as its calibration
+    #[prost(bool, tag = "7")]
+    pub as_calibration: bool,
 }
 /// When a job will likely have begun and ended.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -889,6 +892,10 @@ pub struct SubmitRequest {
     /// text, or none: as they are. Each model is prepared once in each way. Of kind prepare nothing is built.
     #[prost(string, repeated, tag = "30")]
     pub prepares_json: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Places of specs, in prepares_json, whose engines are not of what is made, but of the model as it is, with the ranges that
+    /// the preparation found as its calibration. For int8 of TensorRT up to 10.16.
+    #[prost(uint32, repeated, tag = "31")]
+    pub calibrates: ::prost::alloc::vec::Vec<u32>,
 }
 /// A job that succeeds only where its engine is shown to be not slower than another.
 #[derive(Clone, PartialEq, ::prost::Message)]

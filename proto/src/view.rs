@@ -487,11 +487,15 @@ pub struct PreparationView {
     /// Of a prepare job that succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<ModelView>,
+    /// The engine is of the model as it was, with the ranges in the document as its calibration.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub as_calibration: bool,
 }
 
 impl From<v1::Preparation> for PreparationView {
     fn from(preparation: v1::Preparation) -> Self {
-        let v1::Preparation { ask_json, source_digest, source_name, job, document_digest, made } = preparation;
+        let v1::Preparation { ask_json, source_digest, source_name, job, document_digest, made, as_calibration } =
+            preparation;
         Self {
             ask: some_json(ask_json),
             source_digest,
@@ -499,6 +503,7 @@ impl From<v1::Preparation> for PreparationView {
             job,
             document_digest: some_text(document_digest),
             made: made.map(Into::into),
+            as_calibration,
         }
     }
 }
@@ -749,6 +754,9 @@ pub struct SubmitView {
     /// How models are prepared before they are built, by the place of the spec that is built from what comes of it; `null`:
     /// as they are.
     pub prepares: Vec<Value>,
+    /// Places in `prepares` of which engines take the ranges as their calibration, and the model as it is.
+    #[serde(default)]
+    pub calibrates: Vec<u32>,
 }
 
 /// The engine that another is to be not slower than.
@@ -797,6 +805,7 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
             needs: view.needs,
             no_fallback: view.no_fallback,
             requires: view.requires,
+            calibrates: view.calibrates,
             prepares_json: view
                 .prepares
                 .iter()

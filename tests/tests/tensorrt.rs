@@ -11,7 +11,7 @@ use planforge_tests::{
     standin::scenario::{Behaviour, Gpu, Phase, Rule, Scenario, Selects},
 };
 use planforge_types::{
-    BuildSpec, Digest, DimRange, EngineKey, FailureClass, OptimizationProfile, Sku,
+    BuildSpec, Digest, DimRange, EngineKey, FailureClass, OptimizationProfile, Precision, Sku,
     fingerprint::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts},
     order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
     telemetry::TelemetrySample,
@@ -235,6 +235,35 @@ fn a_second_build_is_warm_and_its_card_says_how_it_was_run() {
     let argv: Vec<&str> = facts["argv"].as_array().expect("a list").iter().filter_map(|arg| arg.as_str()).collect();
     assert!(argv.contains(&"--skipInference") && argv.contains(&"--profilingVerbosity=detailed"), "{argv:?}");
     assert!(facts["build_s"].as_f64().is_some_and(|seconds| seconds > 0.0), "{facts}");
+}
+
+#[test]
+fn what_a_preparation_wrote_down_calibrates_as_a_cache_of_the_version_that_runs() {
+    for (version, header) in [("8.6.1", "TRT-8601-EntropyCalibration2"), ("10.5.0", "TRT-100500-EntropyCalibration2")] {
+        let mut job = Job::new(version);
+        let document = br#"{"source": "of", "calibration": {"image": 0.007874016}, "layers": []}"#;
+        let given = job.folder.path().join("model.preparation.json");
+        fs::write(&given, document).expect("a file");
+        job.order.calibration = Some(given);
+        job.order.spec.calibration = Some(Digest::of(document));
+        job.order.spec.precision = Precision::Int8;
+        job.report();
+        let card = job.events.iter().find_map(|event| match event {
+            WorkEvent::Built { card, .. } => Some(fs::read_to_string(card).expect("the card")),
+            _ => None,
+        });
+        let made = job.order.scratch.join("calibration-of-preparation.cache");
+        assert!(card.expect("a card").contains(&format!("--calib={}", made.display())), "{version}");
+        assert_eq!(fs::read_to_string(made).expect("the cache"), format!("{header}\nimage: 3c010204\n"));
+    }
+    let mut job = Job::new("10.5.0");
+    let given = job.folder.path().join("model.preparation.json");
+    fs::write(&given, br#"{"layers": []}"#).expect("a file");
+    job.order.calibration = Some(given);
+    job.order.spec.calibration = Some(Digest::of(b"{}"));
+    job.order.spec.precision = Precision::Int8;
+    let (class, message) = job.failure();
+    assert!(class == FailureClass::Model && message.contains("found no ranges"), "{message}");
 }
 
 #[test]

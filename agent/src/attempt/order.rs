@@ -122,6 +122,7 @@ fn read_origin(job: &v1::Job) -> Result<Option<PreparedFrom>, Failed> {
         ask,
         job: from.job.clone(),
         document: optional("digest of what became of the model", &from.document_digest)?,
+        as_calibration: from.as_calibration,
     }))
 }
 

@@ -61,12 +61,12 @@ fn one_precision() -> Failure {
 fn prepare(context: &Context<'_>, args: &mut Args) -> Result<(), Failure> {
     let Some(named) = args.request.extra.take_data() else { return Ok(()) };
     let [precision] = args.request.precision[..] else { return Err(one_precision()) };
-    let kind = kind_of(precision).ok_or_else(one_precision)?;
+    let kind = kind_of(precision.precision).filter(|_| precision.way.is_none()).ok_or_else(one_precision)?;
     let toolchains: Vec<String> = args.request.toolchain.iter().map(ToString::to_string).collect();
     let ask = args.request.extra.take_prepare().ask(kind, &toolchains);
     // Types are the model's own from here on. TensorRT wants to be told all the same.
     if ask.target != Target::TensorRt {
-        args.request.precision = vec![Precision::Fp32];
+        args.request.precision = vec![Precision::Fp32.into()];
     }
     let given = Given::of(context, named, &args.models)?;
     for path in &mut args.models {

@@ -126,6 +126,7 @@ fn again(job: &v1::Job) -> Result<v1::SubmitRequest, Failure> {
         models: if measures { Vec::new() } else { vec![model] },
         skus: if prepares { Vec::new() } else { vec![job.sku.clone()] },
         specs_json: if measures || prepares { Vec::new() } else { vec![job.spec_json.clone()] },
+        calibrates: preparation.filter(|of| of.as_calibration).map(|_| 0).into_iter().collect(),
         prepares_json: preparation.map(|preparation| preparation.ask_json.clone()).into_iter().collect(),
         toolchains: Some(job.toolchain_constraint.clone())
             .filter(|text| !text.is_empty() && !measures)

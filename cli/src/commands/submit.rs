@@ -98,7 +98,9 @@ pub fn run(context: &Context<'_>, mut args: Args) -> Result<(), Failure> {
         files.extend(attached.files.clone());
         if let Some((preparations, how, _)) = &preparations {
             files.extend(preparations.files.clone());
-            preparations.onto(context, how, &mut request)?;
+            let ways = args.request.specs_by_way(&BuildSpec::default())?;
+            let ways: Vec<_> = ways.into_iter().map(|(_, way)| way).collect();
+            preparations.onto(context, how, &ways, &mut request)?;
         }
         request.wait_for_device = args.wait_for_device;
         request.follow_toolchain = args.follow_toolchain;

@@ -14,7 +14,8 @@ use planforge_fleet::shapes;
 use planforge_proto::{ErrorCode, v1};
 use planforge_tensorrt_rules::options::ALLOW_UNKNOWN_TOOLCHAIN;
 use planforge_types::{
-    BuildSpec, Digest, OptimizationProfile, Precision, Requirement, Sku, ToolchainConstraint, spec::OptimizationLevel,
+    BuildSpec, Digest, OptimizationProfile, Precision, Requirement, Sku, ToolchainConstraint, preparation::Int8Way,
+    spec::OptimizationLevel,
 };
 #[cfg(feature = "local")]
 use planforge_worker::verify::given;
@@ -30,9 +31,10 @@ pub struct RequestArgs {
     /// Device kind to build for, as `planforge devices` lists it; repeat for several [env: PLANFORGE_SKUS]
     #[arg(long = "sku", value_name = "SKU", value_delimiter = ',')]
     pub skus: Vec<Sku>,
-    /// Arithmetic: fp32, tf32, fp16, bf16, int8, fp8 or best; repeat for several engines
-    #[arg(long, value_name = "PRECISION", value_delimiter = ',', value_parser = parse_precision)]
-    pub precision: Vec<Precision>,
+    /// Arithmetic: fp32, tf32, fp16, bf16, int8, fp8 or best; repeat for several engines. With --calibration also
+    /// int8-uncalibrated, int8-calibrated and int8-qdq, TensorRT's three ways to int8, in one request
+    #[arg(long, value_name = "PRECISION", value_delimiter = ',', value_parser = Arithmetic::parse)]
+    pub precision: Vec<Arithmetic>,
     /// Input shapes, such as images:1x3x224x224 or ids:1..8x128; repeat for several optimization profiles
     #[arg(long, value_name = "NAME:SHAPE,...", value_parser = shapes::parse)]
     pub shapes: Vec<OptimizationProfile>,
@@ -113,6 +115,29 @@ pub struct RequestArgs {
     /// Tag the jobs, to find them by with `planforge jobs --tag`; repeat for several
     #[arg(long = "tag", value_name = "NAME[=VALUE]")]
     pub tags: Vec<String>,
+}
+
+/// A precision, and which of several ways leads to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arithmetic {
+    pub precision: Precision,
+    pub way: Option<Int8Way>,
+}
+
+impl Arithmetic {
+    fn parse(text: &str) -> Result<Self, String> {
+        let text = text.to_ascii_lowercase();
+        if let Some(way) = Int8Way::ALL.into_iter().find(|way| way.name() == text) {
+            return Ok(Self { precision: Precision::Int8, way: Some(way) });
+        }
+        parse_precision(&text).map(Self::from)
+    }
+}
+
+impl From<Precision> for Arithmetic {
+    fn from(precision: Precision) -> Self {
+        Self { precision, way: None }
+    }
 }
 
 pub fn parse_precision(text: &str) -> Result<Precision, String> {
@@ -203,12 +228,33 @@ impl RequestArgs {
     }
 
     /// One spec for every combination of precision and compatibility, over every `--spec`, or over `base` where an
-    /// earlier job is the template; equal ones once.
+    /// earlier job is the template; equal ones once, but for each way to one.
     pub fn specs(&self, base: &BuildSpec) -> Result<Vec<BuildSpec>, Failure> {
+        Ok(self.specs_by_way(base)?.into_iter().map(|(spec, _)| spec).collect())
+    }
+
+    /// The same, with the way to each where the flags say one.
+    pub fn specs_by_way(&self, base: &BuildSpec) -> Result<Vec<(BuildSpec, Option<Int8Way>)>, Failure> {
+        let mut ways: Vec<Option<Int8Way>> = Vec::new();
+        for one in &self.precision {
+            if !ways.contains(&one.way) {
+                ways.push(one.way);
+            }
+        }
+        let mut all = Vec::new();
+        for way in or_template(&ways, None) {
+            let precisions: Vec<Precision> =
+                self.precision.iter().filter(|one| one.way == way).map(|one| one.precision).collect();
+            all.extend(self.specs_of(&precisions, base)?.into_iter().map(|spec| (spec, way)));
+        }
+        Ok(all)
+    }
+
+    fn specs_of(&self, precisions: &[Precision], base: &BuildSpec) -> Result<Vec<BuildSpec>, Failure> {
         let files = self.spec_files.iter().map(|path| read_spec(path)).collect::<Result<Vec<_>, _>>()?;
         let mut specs: Vec<BuildSpec> = Vec::new();
         for base in or_template(&files, base.clone()) {
-            for precision in or_template(&self.precision, base.precision) {
+            for precision in or_template(precisions, base.precision) {
                 let levels: Vec<Option<String>> = self.hardware_compatibility.iter().cloned().map(Some).collect();
                 for hardware in or_template(&levels, base.hardware_compatibility.clone()) {
                     for version_compatible in or_template(&self.version_compatible, base.version_compatible) {

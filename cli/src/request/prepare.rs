@@ -5,7 +5,7 @@ use crate::{context::Context, failure::Failure};
 use planforge_proto::{ErrorCode, v1};
 use planforge_types::{
     BuildSpec, Digest, Precision,
-    preparation::{Budget, DATA_FILES_MAX, Kind, Method, PrepareAsk, Target},
+    preparation::{Budget, DATA_FILES_MAX, Int8Way, Kind, Method, PrepareAsk, Target},
 };
 use std::{
     fs, io,
@@ -141,19 +141,28 @@ impl Preparations {
         Ok(own)
     }
 
-    /// Puts into a request how its models are prepared for each of its specs.
+    /// Puts into a request how its models are prepared for each of its specs; `ways` lead to them, where that is said.
     pub fn onto(
         &self,
         context: &Context<'_>,
         how: &PrepareArgs,
+        ways: &[Option<Int8Way>],
         request: &mut v1::SubmitRequest,
     ) -> Result<(), Failure> {
         let mut asks = Vec::with_capacity(request.specs_json.len());
-        for text in &request.specs_json {
+        let (mut calibrates, mut as_it_is) = (Vec::new(), false);
+        for (place, text) in (0u32..).zip(&request.specs_json) {
             let spec = BuildSpec::parse(text)
                 .map_err(|e| Failure::new(ErrorCode::Internal, format!("a build spec of the request: {e}")))?;
-            asks.push(match kind_of(spec.precision) {
-                None => String::new(),
+            let way = ways.get(place as usize).copied().flatten();
+            if way == Some(Int8Way::Calibrated) {
+                calibrates.push(place);
+            }
+            asks.push(match kind_of(spec.precision).filter(|_| way != Some(Int8Way::Uncalibrated)) {
+                None => {
+                    as_it_is |= way.is_none();
+                    String::new()
+                }
                 Some(kind) => {
                     let ask = how.ask(kind, &request.toolchains);
                     let ask = PrepareAsk { data: self.data.clone(), eval: self.eval, ..ask }.canonical();
@@ -167,12 +176,13 @@ impl Preparations {
             return Err(Failure::usage("data to calibrate on is for --precision int8, fp16 and bf16")
                 .hint("planforge prepare makes other models, too"));
         }
-        if asks.iter().any(String::is_empty) {
+        if as_it_is {
             context
                 .printer
                 .note("engines of other precisions than int8, fp16 and bf16 are built from the model as it is");
         }
         request.prepares_json = asks;
+        request.calibrates = calibrates;
         Ok(())
     }
 }

@@ -21,8 +21,8 @@ use planforge_proto::{v1, view};
 pub use planforge_report::format::{bytes, milliseconds};
 use planforge_report::{disturbance, figures::Figures};
 use planforge_types::{
-    Toolchain,
-    preparation::{PREPARER, PrepareAsk},
+    BuildSpec, Precision, Toolchain,
+    preparation::{Int8Way, Kind, PREPARER, PrepareAsk},
     shown,
 };
 use serde_json::Value;
@@ -173,11 +173,35 @@ pub fn submitted(jobs: &[v1::Job], files: Vec<String>, urls: Option<Vec<String>>
     job_rows(jobs, ("file", files), urls.map(|urls| ("url", urls)), now_ms)
 }
 
+/// The way to int8 of a job's engine among others: of a model whose ranges another of them takes from a preparation, an
+/// engine without any has none.
+fn way(job: &v1::Job, among: &[v1::Job]) -> Option<Int8Way> {
+    let spec: BuildSpec = serde_json::from_str(&job.spec_json).ok()?;
+    let of = |preparation: &v1::Preparation| serde_json::from_str::<PrepareAsk>(&preparation.ask_json).ok();
+    if job.kind() == v1::JobKind::Prepare {
+        return None;
+    }
+    match &job.preparation {
+        Some(from) if from.as_calibration => return Some(Int8Way::Calibrated),
+        Some(from) if of(from).is_some_and(|ask| ask.precision == Kind::Int8) => return Some(Int8Way::Qdq),
+        _ => {}
+    }
+    if let Some(way) = Int8Way::of(&spec, None) {
+        return Some(way);
+    }
+    let model = job.model.as_ref().map(|model| model.digest.as_str())?;
+    let is_source = |other: &v1::Job| {
+        let from = other.preparation.as_ref().filter(|_| other.kind() != v1::JobKind::Prepare);
+        from.is_some_and(|from| from.source_digest == model)
+    };
+    (spec.precision == Precision::Int8 && among.iter().any(is_source)).then_some(Int8Way::Uncalibrated)
+}
+
 /// One row a job, with a column of what it is called and perhaps one more at the end.
 fn job_rows(jobs: &[v1::Job], name: specs::Column, last: Option<specs::Column>, now_ms: u64) -> String {
     let mut told: Vec<specs::Column> = vec![name, ("sku", jobs.iter().map(|job| job.sku.clone()).collect())];
     told.extend(specs::toolchains(jobs.iter().map(|job| job.toolchain_json.as_str())));
-    told.extend(specs::columns(jobs.iter().map(|job| job.spec_json.as_str())));
+    told.extend(specs::columns_by_way(jobs.iter().map(|job| (job.spec_json.as_str(), way(job, jobs)))));
     if jobs.iter().any(|job| !job.tags.is_empty()) {
         told.push(("tags", jobs.iter().map(|job| job.tags.join(" ")).collect()));
     }

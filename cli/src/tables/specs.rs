@@ -1,6 +1,6 @@
 //! What tells rows of one list apart: columns of toolchain, precision, threads and shapes where not every row is alike.
 
-use planforge_types::BuildSpec;
+use planforge_types::{BuildSpec, preparation::Int8Way};
 use std::collections::BTreeSet;
 
 /// A column: its name, and what each row has there.
@@ -12,12 +12,23 @@ const USUAL: &str = "-";
 /// The columns in which the rows' build specs, as JSON, differ. Rows without a spec (long lists leave it out) have a dash
 /// everywhere and make no difference.
 pub fn columns<'a>(specs: impl Iterator<Item = &'a str>) -> Vec<Column> {
-    let specs: Vec<Option<BuildSpec>> = specs.map(|json| serde_json::from_str(json).ok()).collect();
+    columns_by_way(specs.map(|spec| (spec, None)))
+}
+
+/// Likewise, of rows of which some tell the way that leads to their precision, which stands in its place.
+pub fn columns_by_way<'a>(rows: impl Iterator<Item = (&'a str, Option<Int8Way>)>) -> Vec<Column> {
+    let (specs, ways): (Vec<Option<BuildSpec>>, Vec<Option<Int8Way>>) =
+        rows.map(|(json, way)| (serde_json::from_str(json).ok(), way)).unzip();
+    let precisions = specs.iter().zip(ways).map(|(spec, way)| match way {
+        Some(way) => Some(way.name().to_owned()),
+        None => spec.as_ref().map(|spec| spec.precision.to_string()),
+    });
+    let precisions = differing("precision", precisions.collect());
     let column = |name, words: fn(&BuildSpec) -> String| {
         differing(name, specs.iter().map(|spec| spec.as_ref().map(words)).collect())
     };
     let all = [
-        column("precision", |spec| spec.precision.to_string()),
+        precisions,
         column("threads", |spec| spec.threads.map_or_else(|| USUAL.into(), |threads| threads.to_string())),
         column("shapes", |spec| spec.shape_words().unwrap_or_else(|| USUAL.into())),
         column("spec", |spec| match spec.other_words().join(", ") {

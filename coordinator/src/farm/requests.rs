@@ -18,7 +18,10 @@ use crate::{
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_report::figures::Figures;
-use planforge_types::{BuildSpec, Digest, EngineKey, ToolchainConstraint, TraceContext, preparation::PrepareAsk};
+use planforge_types::{
+    BuildSpec, Digest, EngineKey, ToolchainConstraint, TraceContext,
+    preparation::{Kind, PrepareAsk},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -104,6 +107,19 @@ const BASELINE_TOOLCHAIN: &str = "onnxruntime";
 
 /// Kinds that may be submitted, in words.
 const KINDS: &str = "build, benchmark, baseline, compile and prepare";
+
+/// Places of specs whose engines take the ranges of their preparation as a calibration.
+fn calibrating(places: &[u32], prepares: &[Option<PrepareAsk>]) -> Result<BTreeSet<usize>, ApiError> {
+    let of = |place: u32| {
+        let ask = prepares.get(place as usize).and_then(Option::as_ref);
+        match ask.map(|ask| ask.precision) {
+            Some(Kind::Int8) => Ok(place as usize),
+            Some(other) => Err(invalid(format!("a preparation to {} finds no ranges to calibrate by", other.name()))),
+            None => Err(invalid(format!("spec {place} is to be calibrated by a preparation, and names none"))),
+        }
+    };
+    places.iter().map(|place| of(*place)).collect()
+}
 
 impl Farm {
     /// `caller`: the place of a trace that the request came with.
@@ -333,8 +349,14 @@ impl Farm {
             let (ways, specs) = (prepares.len(), specs.len());
             return Err(invalid(format!("the request names {ways} ways to prepare models for {specs} specs")));
         }
+        let calibrates = calibrating(&request.calibrates, &prepares)?;
         let prepares = prepares.into_iter().chain(std::iter::repeat(None));
-        let specs = specs.into_iter().zip(prepares).map(|(spec, prepare)| SpecAsk { spec, prepare }).collect();
+        let specs = specs.into_iter().zip(prepares).enumerate();
+        let specs = specs.map(|(place, (spec, prepare))| {
+            let calibrates = calibrates.contains(&place);
+            SpecAsk { spec, prepare, calibrates }
+        });
+        let specs = specs.collect();
         let mut constraints = Vec::new();
         for constraint in &request.toolchains {
             let parsed: ToolchainConstraint = constraint.parse().map_err(|error| invalid(format!("{error}")))?;

@@ -78,6 +78,7 @@ fn as_submitted(job: v1::Job) -> v1::SubmitRequest {
         models: job.model.into_iter().collect(),
         skus: if prepares { Vec::new() } else { vec![job.sku] },
         specs_json: if prepares { Vec::new() } else { vec![job.spec_json] },
+        calibrates: (is_open && preparation.as_calibration).then_some(0).into_iter().collect(),
         prepares_json: is_open.then_some(preparation.ask_json).into_iter().collect(),
         needs: made_by.into_iter().collect(),
         toolchains: Some(job.toolchain_constraint).filter(|constraint| !constraint.is_empty()).into_iter().collect(),

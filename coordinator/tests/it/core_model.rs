@@ -122,7 +122,7 @@ fn op() -> impl Strategy<Value = Op> {
                 prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(any::<usize>(), 1..4)],
                 prop::bool::weighted(0.3),
                 prop::bool::weighted(0.2),
-                prop_oneof![2 => Just(0), 1 => 1..3u8],
+                prop_oneof![2 => Just(0), 1 => 1..4u8],
                 prop_oneof![2 => Just(0), 1 => 1..5u8],
             ),
         )
@@ -347,8 +347,11 @@ impl World {
                 }
                 if let Some(from) = &job.from {
                     let by = now(self.store.job(&from.job.as_str().into())).unwrap().expect("who prepared it");
-                    let made = by.made.expect("it succeeded").model;
-                    assert_eq!((job.model.digest, from.source), (made.digest, by.model.digest), "{}", job.id);
+                    let made = by.made.expect("it succeeded");
+                    let wanted = if from.as_calibration { by.model.digest } else { made.model.digest };
+                    assert_eq!((job.model.digest, from.source), (wanted, by.model.digest), "{}", job.id);
+                    let calibrated = from.as_calibration.then_some(made.document);
+                    assert_eq!((job.spec.calibration, from.document), (calibrated, Some(made.document)), "{}", job.id);
                     assert!(job.needed.contains(&by.id), "{} says what it was prepared by", job.id);
                 }
                 if job.prepares() {
@@ -404,7 +407,7 @@ impl World {
             actor: format!("actor{project}"),
             what: SubmitWhat::Build {
                 models: vec![model],
-                specs: vec![SpecAsk { spec: BuildSpec::default(), prepare: way(*prepare) }],
+                specs: vec![SpecAsk { spec: BuildSpec::default(), prepare: way(*prepare), calibrates: *prepare == 3 }],
                 constraints: vec![(String::new(), ToolchainConstraint::default())],
             },
             priority: i32::from(*priority),
@@ -809,6 +812,8 @@ fn way(number: u8) -> Option<PrepareAsk> {
     match number {
         0 => None,
         1 => Some(PrepareAsk::new(Kind::Fp16, Target::Any)),
+        // Of the third the engine takes the ranges alone.
+        2 | 3 => Some(PrepareAsk::new(Kind::Int8, Target::Any)),
         _ => Some(PrepareAsk::new(Kind::Int8Weights, Target::Any)),
     }
 }

@@ -233,6 +233,7 @@ async fn prepared(store: &dyn Store, epoch: u64) {
         ask: planforge_types::preparation::PrepareAsk::default(),
         job: "p0".into(),
         document: Some(digest("document")),
+        as_calibration: false,
     };
     let with = |state| {
         Change::Job(Arc::new(Job { state, model: made.clone(), from: Some(from.clone().into()), ..(**job).clone() }))

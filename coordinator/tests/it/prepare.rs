@@ -141,6 +141,94 @@ async fn one_preparation_serves_every_build_of_it_in_a_database() {
     through(async || Arc::new(SqliteStore::open(&file).await.unwrap()) as Arc<dyn Store>).await;
 }
 
+async fn three_ways(store: impl AsyncFn() -> Arc<dyn Store>) {
+    let blobs = MemBlobs::default();
+    let farm = open(store().await, &blobs).await;
+    let mut agent = join(&farm, host("a", &[PREPARER])).await;
+    let plain = int8(&blobs, "net.onnx", "rows");
+    let (spec, ask) = (plain.specs_json[0].clone(), plain.prepares_json[0].clone());
+    let source = plain.models[0].clone();
+    let ways = v1::SubmitRequest {
+        skus: vec![SKU.into()],
+        specs_json: vec![spec.clone(), spec.clone(), spec],
+        prepares_json: vec![String::new(), ask.clone(), ask],
+        calibrates: vec![1],
+        ..plain
+    };
+    let jobs = submit(&farm, ways.clone()).await;
+    let [prepare, plain, calibrated, prepared] = &jobs[..] else { panic!("{jobs:?}") };
+    assert_eq!((prepare.kind(), state(plain), plain.preparation.is_none()), (JobKind::Prepare, JobState::Queued, true));
+    let ways_of = [calibrated, prepared].map(|job| {
+        let from = job.preparation.clone().unwrap();
+        (state(job), from.as_calibration, from.job == prepare.id)
+    });
+    assert_eq!(
+        ways_of,
+        [(JobState::Blocked, true, true), (JobState::Blocked, false, true)],
+        "one preparation for both"
+    );
+    let (mut ended, mut assign) = (Vec::new(), agent.assigned().await);
+    // As a coordinator finds them that is started again while they wait.
+    drop(agent);
+    farm.close().await;
+    let farm = open(store().await, &blobs).await;
+    let mut back = host("a", &[PREPARER]);
+    back.leases.extend(assign.lease.clone());
+    let mut agent = join(&farm, back).await;
+    loop {
+        ended.push(assign.job.clone().unwrap());
+        end(&mut agent, &blobs, &assign).await;
+        if ended.len() == jobs.len() {
+            break;
+        }
+        assign = agent.assigned().await;
+    }
+    let done = until_state(&farm, &prepare.id, JobState::Succeeded).await.preparation.unwrap();
+    let given = |id: &str| ended.iter().find(|job| job.id == id).cloned().unwrap();
+    let (plain, calibrated, prepared) = (given(&plain.id), given(&calibrated.id), given(&prepared.id));
+    let calibration = format!(r#""calibration":"{}""#, done.document_digest);
+    assert_eq!((calibrated.model.as_ref(), plain.model.as_ref()), (Some(&source), Some(&source)));
+    assert!(calibrated.spec_json.contains(&calibration) && calibrated.spec_json.contains(r#""precision":"int8""#));
+    assert_eq!(prepared.model, done.made);
+    assert!([&plain, &prepared].iter().all(|job| !job.spec_json.contains(&calibration)), "{plain:?} {prepared:?}");
+    let mut keys: Vec<&str> = [&plain, &calibrated, &prepared].map(|job| job.engine_key.as_str()).to_vec();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), 3, "three engines");
+    // Answered from then on; what calibrated an engine can be given by hand.
+    let later = submit(&farm, ways.clone()).await;
+    assert!(later.iter().all(|job| state(job) == JobState::Succeeded && job.cached), "{later:?}");
+    let by_hand = v1::SubmitRequest {
+        skus: vec![SKU.into()],
+        specs_json: vec![format!(r#"{{"precision":"int8",{calibration}}}"#)],
+        ..request(source)
+    };
+    assert!(submit(&farm, by_hand).await.remove(0).cached);
+    for (calibrates, ask, word) in [
+        (vec![0], ways.prepares_json[1].as_str(), "names none"),
+        (vec![7], ways.prepares_json[1].as_str(), "names none"),
+        (vec![1], r#"{"precision":"fp16"}"#, "fp16 finds no ranges"),
+    ] {
+        let prepares_json = vec![String::new(), ask.to_owned()];
+        let error = farm.submit(&Actor::local(), v1::SubmitRequest { calibrates, prepares_json, ..ways.clone() }).await;
+        let error = error.unwrap_err();
+        assert!(error.code == ErrorCode::InvalidArgument && error.message.contains(word), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn one_preparation_serves_three_ways_to_int8_in_memory() {
+    let store: Arc<dyn Store> = Arc::new(MemStore::new());
+    three_ways(async || store.clone()).await;
+}
+
+#[tokio::test]
+async fn one_preparation_serves_three_ways_to_int8_in_a_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("farm.db");
+    three_ways(async || Arc::new(SqliteStore::open(&file).await.unwrap()) as Arc<dyn Store>).await;
+}
+
 #[tokio::test]
 async fn a_failure_is_told_to_all_that_wait_remembered_and_tried_again_by_one_job() {
     let blobs = MemBlobs::default();

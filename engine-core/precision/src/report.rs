@@ -62,6 +62,9 @@ pub struct Document<'a> {
     pub prepared: Digest,
     /// Digest of every file of data, in order.
     pub data: Vec<Digest>,
+    /// Scales of the tensors of the model as it was, symmetric, by name: what a calibration cache holds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub calibration: &'a BTreeMap<String, f32>,
     #[serde(flatten)]
     pub report: &'a Preparation,
 }

@@ -3,7 +3,7 @@
 //! The names live here because coordinators, agents and clients speak of them; how any of it is done is known to
 //! `planforge-precision` alone.
 
-use crate::Digest;
+use crate::{BuildSpec, Digest, Precision};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -272,6 +272,40 @@ impl PrepareAsk {
     }
 }
 
+/// The three ways to an int8 engine of TensorRT, by which they are asked for in one request and told apart in lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Int8Way {
+    /// Without any ranges: its times are worth something, its outputs nothing.
+    Uncalibrated,
+    /// The model as it is, with the ranges that its preparation found: a calibration cache, for versions up to 10.16.
+    Calibrated,
+    /// The prepared model, whose ranges stand in its nodes.
+    Qdq,
+}
+
+impl Int8Way {
+    pub const ALL: [Self; 3] = [Self::Uncalibrated, Self::Calibrated, Self::Qdq];
+
+    /// As it is asked for.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uncalibrated => "int8-uncalibrated",
+            Self::Calibrated => "int8-calibrated",
+            Self::Qdq => "int8-qdq",
+        }
+    }
+
+    /// The way of an engine by its spec and where its model comes from; `None` where these do not tell: a model as it is
+    /// may hold ranges of its own.
+    pub fn of(spec: &BuildSpec, from: Option<&PreparedFrom>) -> Option<Self> {
+        match from {
+            Some(from) if from.as_calibration => Some(Self::Calibrated),
+            Some(from) if from.ask.precision == Kind::Int8 => Some(Self::Qdq),
+            _ => (spec.precision == Precision::Int8 && spec.calibration.is_some()).then_some(Self::Calibrated),
+        }
+    }
+}
+
 /// Where a model comes from that a job of the farm prepared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PreparedFrom {
@@ -284,13 +318,17 @@ pub struct PreparedFrom {
     /// The document that says what became of which layer, and why; `None`: the model is not prepared yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Digest>,
+    /// The engine is of the model as it was, and takes the document as its calibration, for the ranges in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub as_calibration: bool,
 }
 
 impl PreparedFrom {
     /// In a sentence.
     pub fn words(&self) -> String {
         let name = if self.source_name.is_empty() { "a model" } else { &self.source_name };
-        format!("prepared from {name} ({}): {}", self.source.short(), self.ask.words())
+        let how = if self.as_calibration { "calibrated like" } else { "prepared from" };
+        format!("{how} {name} ({}): {}", self.source.short(), self.ask.words())
     }
 }
 
@@ -326,6 +364,31 @@ mod tests {
             |names: &[&str]| PrepareAsk { keep: names.iter().map(|&n| n.into()).collect(), ..int8() }.canonical();
         assert_eq!(kept(&["b", "a", "b"]), kept(&["a", "b"]));
         assert_ne!(PrepareAsk { method: Method::Entropy, ..int8() }.canonical(), int8());
+    }
+
+    #[test]
+    fn the_way_of_an_engine_is_told_by_its_spec_and_its_models_origin() {
+        let spec = |precision, calibration| BuildSpec { precision, calibration, ..BuildSpec::default() };
+        let from = |ask: PrepareAsk, as_calibration| PreparedFrom {
+            source: Digest::of(b"model"),
+            source_name: String::new(),
+            ask,
+            job: String::new(),
+            document: None,
+            as_calibration,
+        };
+        let plain = spec(Precision::Int8, None);
+        let fp16 = PrepareAsk::new(Kind::Fp16, Target::Any);
+        assert_eq!(Int8Way::of(&plain, None), None);
+        assert_eq!(Int8Way::of(&plain, Some(&from(int8(), false))), Some(Int8Way::Qdq));
+        assert_eq!(Int8Way::of(&plain, Some(&from(int8(), true))), Some(Int8Way::Calibrated));
+        assert_eq!(Int8Way::of(&spec(Precision::Int8, Some(Digest::of(b"cache"))), None), Some(Int8Way::Calibrated));
+        assert_eq!(Int8Way::of(&spec(Precision::Best, Some(Digest::of(b"cache"))), None), None);
+        assert_eq!(Int8Way::of(&spec(Precision::Fp16, None), Some(&from(fp16, false))), None);
+        // What was written down before anybody could ask for it reads as before.
+        let before = serde_json::to_value(from(int8(), false)).unwrap();
+        assert!(before.get("as_calibration").is_none());
+        assert_eq!(serde_json::from_value::<PreparedFrom>(before).unwrap(), from(int8(), false));
     }
 
     #[test]

@@ -178,7 +178,7 @@ pub(super) fn expand(submit: &Submit) -> Result<Expanded, ApiError> {
         from: None,
     };
     let one = |model: &Model, sku: &Sku, spec: &SpecAsk, constraint: &(String, ToolchainConstraint)| {
-        preparation::with_origin(as_it_is(model, sku, spec, constraint), spec.prepare.as_ref(), submit)
+        preparation::with_origin(as_it_is(model, sku, spec, constraint), spec, submit)
     };
     match &submit.what {
         SubmitWhat::Build { models, specs, constraints } => {
@@ -192,7 +192,7 @@ pub(super) fn expand(submit: &Submit) -> Result<Expanded, ApiError> {
         }
         SubmitWhat::Benchmark(engine) => {
             let any = (String::new(), ToolchainConstraint::default());
-            let spec = SpecAsk { spec: engine.spec.clone(), prepare: None };
+            let spec = SpecAsk { spec: engine.spec.clone(), prepare: None, calibrates: false };
             for sku in &submit.skus {
                 let existing = Existing {
                     plan: engine.plan.clone(),

@@ -5,7 +5,8 @@
 //! of the model that it is built from, which nobody knows before that is prepared. So a build that wants a prepared model
 //! is there from the beginning, names the model that it is made from, and needs the prepare job: when that has succeeded
 //! the build's model becomes the prepared one, in the same transaction, and the build is decided about as if it were
-//! submitted then.
+//! submitted then. A build that only wants the ranges keeps its model, and the document that has them becomes its
+//! calibration.
 //!
 //! | a request's | prepare job | builds |
 //! |---|---|---|
@@ -62,6 +63,7 @@ impl Preparing {
             ask: self.ask.clone(),
             job: job.as_str().to_owned(),
             document: self.made.as_ref().map(|made| made.document),
+            as_calibration: false,
         }
     }
 }
@@ -109,8 +111,8 @@ fn needed<'a>(model: &Model, ask: &PrepareAsk, submit: &'a Submit) -> Option<(&'
 }
 
 /// A build with where its model comes from: as a spec asks for, or from a job that the request needs and that made it.
-pub(super) fn with_origin(asked: Asked, prepare: Option<&PrepareAsk>, submit: &Submit) -> Asked {
-    match prepare {
+pub(super) fn with_origin(asked: Asked, spec: &SpecAsk, submit: &Submit) -> Asked {
+    match &spec.prepare {
         Some(ask) => {
             let needed = needed(&asked.model, ask, submit);
             let from = needed.map(|(job, one)| one.origin(job)).unwrap_or_else(|| PreparedFrom {
@@ -119,10 +121,15 @@ pub(super) fn with_origin(asked: Asked, prepare: Option<&PrepareAsk>, submit: &S
                 ask: ask.clone(),
                 job: String::new(),
                 document: None,
+                as_calibration: false,
             });
+            let from = PreparedFrom { as_calibration: spec.calibrates, ..from };
             let made = needed.and_then(|(_, one)| one.made.as_ref());
-            let model = made.map_or_else(|| asked.model.clone(), |made| made.model.clone());
-            Asked { model, from: Some(from), ..asked }
+            let mut asked = Asked { from: Some(from), ..asked };
+            if let Some(made) = made {
+                asked.take_made(made);
+            }
+            asked
         }
         None => {
             let made = |one: &Preparing| one.made.as_ref().is_some_and(|made| made.model.digest == asked.model.digest);
@@ -136,6 +143,9 @@ pub(super) fn with_origin(asked: Asked, prepare: Option<&PrepareAsk>, submit: &S
 /// What a build of a prepared model is told of precision: its types are the model's own. TensorRT wants to be told all the
 /// same.
 pub(super) fn told_precision(toolchain: &Toolchain, from: &PreparedFrom, asked: Precision) -> Precision {
+    if from.as_calibration {
+        return asked;
+    }
     let of_model = match from.ask.precision {
         Kind::Int8 => Precision::Int8,
         Kind::Fp16 => Precision::Fp16,
@@ -158,10 +168,22 @@ impl Asked {
 
     /// Takes what was made of its model.
     pub fn take_made(&mut self, made: &Made) {
-        self.model = made.model.clone();
-        if let Some(from) = &mut self.from {
+        take(made, self.from.as_mut(), &mut self.model, &mut self.spec);
+    }
+}
+
+/// Gives an engine what was made for it: the model, or the ranges as its calibration.
+fn take(made: &Made, from: Option<&mut PreparedFrom>, model: &mut Model, spec: &mut BuildSpec) {
+    match from {
+        Some(from) if from.as_calibration => {
+            spec.calibration = Some(made.document);
             from.document = Some(made.document);
         }
+        Some(from) => {
+            *model = made.model.clone();
+            from.document = Some(made.document);
+        }
+        None => *model = made.model.clone(),
     }
 }
 
@@ -274,10 +296,7 @@ impl State {
             job.kind != JobKind::Prepare && from.is_some_and(|from| from.document.is_none() && from.job == by.as_str())
         };
         if let Some(job) = self.job_mut(id).filter(waits) {
-            job.model = made.model.clone();
-            if let Some(from) = &mut job.from {
-                from.document = Some(made.document);
-            }
+            take(made, job.from.as_deref_mut(), &mut job.model, &mut job.spec);
         }
     }
 }

@@ -76,6 +76,10 @@ impl State {
         })?;
         if let Some(from) = from {
             spec.precision = preparation::told_precision(&toolchain, from, spec.precision);
+            // Stands for what is not made yet: whoever takes no calibration says so before anything is prepared.
+            if from.as_calibration && spec.calibration.is_none() {
+                spec.calibration = Some(from.source);
+            }
         }
         let target = Target { sku: sku.clone(), toolchain: toolchain.clone() };
         let devices = self.offers.get(&target).into_iter().flatten();

@@ -156,6 +156,8 @@ pub struct Need {
 pub struct SpecAsk {
     pub spec: BuildSpec,
     pub prepare: Option<PrepareAsk>,
+    /// The engine is of the model as it is, and takes the ranges that are found as its calibration.
+    pub calibrates: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -166,6 +166,7 @@ pub(in crate::farm) fn preparation_out(job: &Job, project: Option<&str>) -> Opti
         job: job.id.as_str().into(),
         document_digest: job.made.as_ref().map(|made| made.document.to_string()).unwrap_or_default(),
         made: job.made.as_ref().map(|made| model_out(&made.model)),
+        as_calibration: false,
     })
 }
 
@@ -177,6 +178,7 @@ fn from_out(from: &PreparedFrom) -> v1::Preparation {
         job: from.job.clone(),
         document_digest: from.document.map(|document| document.to_string()).unwrap_or_default(),
         made: None,
+        as_calibration: from.as_calibration,
     }
 }
 

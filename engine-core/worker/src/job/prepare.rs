@@ -84,6 +84,7 @@ pub(super) fn run(
         source: order.model_digest,
         prepared: identity.digest,
         data: ask.files().collect(),
+        calibration: &made.scales,
         report: &made.report,
     };
     let text = serde_json::to_vec_pretty(&document)

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     measure::{self, Clock, MeasureConfig, Measurement, MonotonicClock},
+    preparation::calibration,
     verify::{self, Agreements, Independent, Second, Verdict, inputs},
 };
 use planforge_backend::{
@@ -278,16 +279,18 @@ impl Job<'_> {
     /// Makes ready what a build elsewhere takes, on a device like the order's.
     fn prepare(&self) -> Result<(), BackendError> {
         let into = self.order.scratch.join("prepared");
-        let request = self.request(&self.order.scratch, None);
+        let request = self.request(&self.order.scratch, None)?;
         self.compiler.prepare(&request, &into, &CompileEvents(self.outlet), self.cancel)?;
         let PlanRef { digest, bytes } = plan_ref(&into)?;
         self.outlet.send(WorkEvent::Prepared { file: into, digest, bytes });
         Ok(())
     }
 
-    fn request(&self, scratch: &Path, cache: Option<&Path>) -> CompileRequest {
+    fn request(&self, scratch: &Path, cache: Option<&Path>) -> Result<CompileRequest, BackendError> {
         let order = self.order;
-        CompileRequest {
+        let calibration = order.calibration.as_deref();
+        let calibration = calibration.map(|file| calibration::file(file, &order.toolchain, scratch)).transpose()?;
+        Ok(CompileRequest {
             model: order.model.clone(),
             model_digest: order.model_digest,
             sku: order.sku.clone(),
@@ -296,14 +299,14 @@ impl Job<'_> {
             spec: order.spec.clone(),
             scratch: scratch.to_owned(),
             cache: cache.map(Path::to_owned),
-            calibration: order.calibration.clone(),
+            calibration,
             plugins: order.plugins.clone(),
-        }
+        })
     }
 
     /// Builds into `scratch`; `cache` is updated in place.
     pub fn compile(&self, scratch: &Path, cache: Option<&Path>) -> Result<Built, BackendError> {
-        let request = self.request(scratch, cache);
+        let request = self.request(scratch, cache)?;
         self.compiler.check(&request)?;
         // What was prepared elsewhere is no experience of earlier builds: without any the build is cold.
         let before = cache.and_then(cache_state);

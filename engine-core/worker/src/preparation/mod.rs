@@ -3,8 +3,10 @@
 //! | module | holds |
 //! |---|---|
 //! | `engine` | an engine for this machine's CPU as what runs models |
+//! | `calibration` | the ranges that a preparation found, for the TensorRT that is to take them |
 //! | here | data out of archives, and by which engine a model runs on it |
 
+pub(crate) mod calibration;
 mod engine;
 
 pub use engine::EngineRunner;
