@@ -454,6 +454,7 @@ pub async fn submit(
         };
         if reply.missing_blobs.is_empty() {
             took_notice_of_inputs(request, &reply)?;
+            took_notice_of_calibration(request, &reply)?;
             lists::complete(farm, &mut reply.jobs).await?;
             return Ok(reply);
         }
@@ -484,6 +485,22 @@ fn took_notice_of_inputs(request: &v1::SubmitRequest, reply: &v1::SubmitReply) -
         }
         _ => Ok(()),
     }
+}
+
+/// Likewise of engines that take the ranges of a preparation: it would have made them of the prepared model.
+fn took_notice_of_calibration(request: &v1::SubmitRequest, reply: &v1::SubmitReply) -> Result<(), Failure> {
+    let calibrates = |job: &v1::Job| {
+        // What is calibrated already says so in its spec.
+        let spec: BuildSpec = serde_json::from_str(&job.spec_json).unwrap_or_default();
+        job.preparation.as_ref().is_some_and(|from| from.as_calibration) || spec.calibration.is_some()
+    };
+    if request.calibrates.is_empty() || reply.jobs.iter().any(calibrates) {
+        return Ok(());
+    }
+    let ids: Vec<&str> = reply.jobs.iter().map(|job| job.id.as_str()).collect();
+    let message = "the coordinator took no notice of int8-calibrated: it builds the prepared model in its place";
+    let hint = format!("its version is older; update it, and end the jobs with planforge cancel {}", ids.join(" "));
+    Err(Failure::new(ErrorCode::Refused, message).hint(hint))
 }
 
 async fn upload(context: &Context<'_>, farm: &Farm, digest: &str, path: &Path) -> Result<(), Failure> {
@@ -522,6 +539,36 @@ mod tests {
         let both = args(&["--toolchain", "native", "--baseline", "onnxruntime>=1.20"]);
         assert_eq!(both.toolchains(), ["native", "onnxruntime>=1.20"]);
         assert_eq!(args(&["--toolchain", "native", "--baseline", "native"]).toolchains(), ["native"]);
+    }
+
+    #[test]
+    fn ways_to_int8_are_told_apart_where_their_specs_are_alike() {
+        let ways = |line: &[&str]| {
+            let all = args(line).specs_by_way(&BuildSpec::default()).unwrap();
+            all.into_iter().map(|(spec, way)| (spec.precision, way)).collect::<Vec<_>>()
+        };
+        let (int8, fp16) = (Precision::Int8, Precision::Fp16);
+        let [uncalibrated, calibrated, qdq] = Int8Way::ALL.map(|way| (int8, Some(way)));
+        let asked = ["--precision", "fp16,int8-uncalibrated,int8-Calibrated,int8-qdq,int8-qdq,int8"];
+        assert_eq!(ways(&asked), [(fp16, None), (int8, None), uncalibrated, calibrated, qdq]);
+        let swept = ways(&["--precision", "int8-qdq", "--sweep", "workspace=1,2"]);
+        assert_eq!(swept, [qdq, qdq]);
+        assert_eq!(ways(&[]), [(Precision::Fp32, None)]);
+        assert!(Line::try_parse_from(["x", "--precision", "int8-unknown"]).is_err());
+    }
+
+    #[test]
+    fn an_older_coordinator_that_knows_no_calibration_by_preparation_is_told_of() {
+        let request = v1::SubmitRequest { calibrates: vec![1], ..Default::default() };
+        let reply = |as_calibration| {
+            let preparation = Some(v1::Preparation { as_calibration, ..Default::default() });
+            let job = v1::Job { id: "j1".into(), spec_json: "{}".into(), preparation, ..Default::default() };
+            v1::SubmitReply { jobs: vec![job], ..Default::default() }
+        };
+        took_notice_of_calibration(&request, &reply(true)).unwrap();
+        took_notice_of_calibration(&v1::SubmitRequest::default(), &reply(false)).unwrap();
+        let refused = took_notice_of_calibration(&request, &reply(false)).unwrap_err().to_string();
+        assert!(refused.contains("took no notice of int8-calibrated"), "{refused}");
     }
 
     #[test]

@@ -148,7 +148,8 @@ pub fn prepared_from(preparation: &v1::Preparation) -> String {
     let ask = serde_json::from_str::<PrepareAsk>(&preparation.ask_json);
     let ask = ask.map_or_else(|_| preparation.ask_json.clone(), |ask| ask.words());
     let name = if preparation.source_name.is_empty() { "a model" } else { &preparation.source_name };
-    format!("prepared from {name} (sha256:{}): {ask}", short(&preparation.source_digest))
+    let how = if preparation.as_calibration { "calibrated like" } else { "prepared from" };
+    format!("{how} {name} (sha256:{}): {ask}", short(&preparation.source_digest))
 }
 
 /// When a job will likely have ended, and how wrong that may be; empty where nothing is known of it.
@@ -523,6 +524,35 @@ mod tests {
         assert_eq!(duration(950), "0.9s");
         assert_eq!(duration(192_000), "3m12s");
         assert_eq!(duration(90_000_000), "1d01h");
+    }
+
+    #[test]
+    fn ways_to_int8_stand_in_the_place_of_the_precision() {
+        let job = |model: &str, from: Option<(bool, &str)>, spec: &str| v1::Job {
+            kind: v1::JobKind::Build.into(),
+            model: Some(v1::Model { digest: model.into(), ..Default::default() }),
+            spec_json: spec.into(),
+            preparation: from.map(|(as_calibration, precision)| v1::Preparation {
+                as_calibration,
+                source_digest: "source".into(),
+                ask_json: format!(r#"{{"precision":"{precision}"}}"#),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let int8 = r#"{"precision":"int8"}"#;
+        let jobs = [
+            job("source", None, int8),
+            job("source", Some((true, "int8")), int8),
+            job("made", Some((false, "int8")), int8),
+            job("made-too", Some((false, "fp16")), r#"{"precision":"fp16"}"#),
+            job("other", None, int8),
+        ];
+        let told: Vec<_> = jobs.iter().map(|one| way(one, &jobs)).collect();
+        let [uncalibrated, calibrated, qdq] = Int8Way::ALL.map(Some);
+        assert_eq!(told, [uncalibrated, calibrated, qdq, None, None]);
+        let text = super::jobs(&jobs, 0);
+        assert!(text.contains("PRECISION") && text.contains("int8-uncalibrated") && text.contains("int8-qdq"), "{text}");
     }
 
     #[test]

@@ -419,7 +419,7 @@ impl JobDetail {
             linked("Plan digest", &job.plan_digest, "plans"),
             fact("Builds", if job.builds > 1 { job.builds.to_string() } else { String::new() }),
             fact("Also measured", also_measured(job.measure.as_ref())),
-            fact(if job.kind() == v1::JobKind::Prepare { "Makes" } else { "Prepared from" }, preparation(job)),
+            fact(preparation_is(job), preparation(job)),
             linked("Prepared by", prepared_by(job), "jobs"),
             linked("Prepared model", made(job).map_or("", |model| &model.digest), "models"),
             linked("Fallback", &job.fallback, "jobs"),
@@ -466,6 +466,15 @@ impl JobDetail {
 }
 
 /// What a job makes of its model, or from what its model was made, in words.
+/// What a job's preparation is to it.
+fn preparation_is(job: &v1::Job) -> &'static str {
+    match &job.preparation {
+        _ if job.kind() == v1::JobKind::Prepare => "Makes",
+        Some(from) if from.as_calibration => "Calibrated like",
+        _ => "Prepared from",
+    }
+}
+
 fn preparation(job: &v1::Job) -> String {
     let Some(preparation) = &job.preparation else { return String::new() };
     let ask = serde_json::from_str::<PrepareAsk>(&preparation.ask_json).map(|ask| ask.words()).unwrap_or_default();
