@@ -465,7 +465,6 @@ impl JobDetail {
     }
 }
 
-/// What a job makes of its model, or from what its model was made, in words.
 /// What a job's preparation is to it.
 fn preparation_is(job: &v1::Job) -> &'static str {
     match &job.preparation {
@@ -475,6 +474,7 @@ fn preparation_is(job: &v1::Job) -> &'static str {
     }
 }
 
+/// What a job makes of its model, or from what its model was made, in words.
 fn preparation(job: &v1::Job) -> String {
     let Some(preparation) = &job.preparation else { return String::new() };
     let ask = serde_json::from_str::<PrepareAsk>(&preparation.ask_json).map(|ask| ask.words()).unwrap_or_default();
