@@ -552,7 +552,10 @@ mod tests {
         let [uncalibrated, calibrated, qdq] = Int8Way::ALL.map(Some);
         assert_eq!(told, [uncalibrated, calibrated, qdq, None, None]);
         let text = super::jobs(&jobs, 0);
-        assert!(text.contains("PRECISION") && text.contains("int8-uncalibrated") && text.contains("int8-qdq"), "{text}");
+        assert!(
+            text.contains("PRECISION") && text.contains("int8-uncalibrated") && text.contains("int8-qdq"),
+            "{text}"
+        );
     }
 
     #[test]

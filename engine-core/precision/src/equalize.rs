@@ -21,6 +21,19 @@ pub struct Pair {
     channels: usize,
     /// The layers that read them, by index of [`layers`]; each reads so many inputs in a row for a channel.
     readers: Vec<(usize, usize)>,
+    /// The values between, the maker's own among them, and the axis of their channels.
+    values: Vec<(String, usize)>,
+}
+
+/// A maker whose channels were evened out.
+#[derive(Debug)]
+pub struct Evened {
+    /// Its name.
+    pub name: String,
+    /// By what its channels were divided.
+    pub factors: Vec<f32>,
+    /// The values that are smaller by that, and the axis of their channels.
+    pub values: Vec<(String, usize)>,
 }
 
 #[derive(Debug)]
@@ -63,11 +76,12 @@ pub fn pairs(net: &Net) -> Vec<Pair> {
         };
         let value = net.graph().node[start].output[0].clone();
         let Some(axis) = axis_of(&value) else { continue };
+        // A product's sum with its bias is the value; what is before it is scaled as well.
+        let mut values: Vec<_> = (start != at).then(|| (node.output[0].clone(), axis)).into_iter().collect();
         let mut found = Vec::new();
-        if ends(net, &readers, &fixed, &by_node, &layers, &value, axis, channels, &mut found).is_some()
-            && !found.is_empty()
-        {
-            pairs.push(Pair { maker, channels, readers: found });
+        let walked = ends(net, &readers, &fixed, &by_node, &layers, &value, axis, channels, (&mut found, &mut values));
+        if walked.is_some() && !found.is_empty() {
+            pairs.push(Pair { maker, channels, readers: found, values });
         }
     }
     pairs
@@ -98,11 +112,12 @@ fn ends(
     value: &str,
     axis: usize,
     channels: usize,
-    found: &mut Vec<(usize, usize)>,
+    (found, values): (&mut Vec<(usize, usize)>, &mut Vec<(String, usize)>),
 ) -> Option<()> {
     if fixed.contains(value) {
         return None;
     }
+    values.push((value.to_owned(), axis));
     for &at in readers.get(value).into_iter().flatten() {
         let node = &net.graph().node[at];
         if let Some(&index) = by_node.get(&at) {
@@ -130,7 +145,7 @@ fn ends(
         if !same || node.input[0] != value || !is_standard(&node.domain) {
             return None;
         }
-        ends(net, readers, fixed, by_node, layers, output, axis, channels, found)?;
+        ends(net, readers, fixed, by_node, layers, output, axis, channels, (found, values))?;
     }
     Some(())
 }
@@ -142,8 +157,8 @@ pub fn wanted(net: &Net, pairs: &[Pair]) -> BTreeMap<String, Option<usize>> {
     read.map(|layer| (layer.input.clone(), Some(layer.channel_axis))).collect()
 }
 
-/// Evens out the channels of every pair; gives the names of the makers whose channels changed.
-pub fn apply(net: &mut Net, pairs: &[Pair], seen: &Observations) -> Vec<String> {
+/// Evens out the channels of every pair; gives the makers whose channels changed.
+pub fn apply(net: &mut Net, pairs: &[Pair], seen: &Observations) -> Vec<Evened> {
     let mut changed = Vec::new();
     // What an earlier pair did to a layer's outputs is what a later one sees of its inputs.
     for pair in pairs {
@@ -170,7 +185,8 @@ pub fn apply(net: &mut Net, pairs: &[Pair], seen: &Observations) -> Vec<String> 
             let layer = &layers[*index];
             scale(net, layer.node, 1, |flat| factor(layer.place(flat).1 / run));
         }
-        changed.push(name);
+        let factors = (0..pair.channels).map(factor).collect();
+        changed.push(Evened { name, factors, values: pair.values.clone() });
     }
     changed
 }

@@ -8,17 +8,28 @@ use crate::{
 /// The `epsilon` of a normalisation that names none.
 const EPSILON: f32 = 1e-5;
 
-/// Folds every batch normalisation that can be; gives the names of those that went.
-pub fn batch_norms(net: &mut Net) -> Vec<String> {
+/// A batch normalisation that went, and what it did: `output = input * factor + shift`, channel by channel.
+#[derive(Debug)]
+pub struct Folded {
+    pub name: String,
+    /// Its input, which is no value any more, and its output, which the convolution gives now.
+    pub input: String,
+    pub output: String,
+    pub factors: Vec<f32>,
+    pub shifts: Vec<f32>,
+}
+
+/// Folds every batch normalisation that can be; gives those that went.
+pub fn batch_norms(net: &mut Net) -> Vec<Folded> {
     let mut folded = Vec::new();
-    while let Some(name) = fold_one(net) {
-        folded.push(name);
+    while let Some(one) = fold_one(net) {
+        folded.push(one);
     }
     net.drop_unread();
     folded
 }
 
-fn fold_one(net: &mut Net) -> Option<String> {
+fn fold_one(net: &mut Net) -> Option<Folded> {
     let (readers, fixed) = (net.readers(), net.fixed_names());
     let found = layers(net).into_iter().filter(|layer| layer.op_type == "Conv").find_map(|layer| {
         let [at] = readers.get(layer.output.as_str())?[..] else { return None };
@@ -45,9 +56,10 @@ fn fold_one(net: &mut Net) -> Option<String> {
     set_bias(net, layer.node, &bias);
     let name = net.graph().node[at].name.clone();
     let output = net.graph().node[at].output[0].clone();
-    net.graph_mut().node[layer.node].output[0] = output;
+    let input = std::mem::replace(&mut net.graph_mut().node[layer.node].output[0], output.clone());
     net.graph_mut().node.remove(at);
-    Some(name)
+    let shifts = (0..factors.len()).map(|c| shift[c] - mean[c] * factors[c]).collect();
+    Some(Folded { name, input, output, factors, shifts })
 }
 
 /// Gives a convolution or product a bias of its own.

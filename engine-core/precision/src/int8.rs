@@ -3,17 +3,17 @@
 use crate::{
     budget::Cost,
     draft::{Draft, FEW_ROWS, Judge, Prepared, layer_report},
-    equalize,
+    equalize::{self, Evened},
     error::{Finding, PrecisionError},
-    fold,
+    fold::{self, Folded},
     layers::{Layer, layers},
     net::Net,
-    observe::{Observations, Observed, observe},
+    observe::{Former, Observed, observe},
     opset,
     quantize::{Int8, Quantised, Step, quantise},
     samples::Samples,
 };
-use planforge_types::preparation::Method;
+use planforge_types::preparation::{Method, Target};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sums, and every value that may be quantised: observed once, whatever is chosen later.
@@ -46,7 +46,8 @@ pub(crate) fn prepare(
     let mut equalized = Vec::new();
     if options.equalize {
         let pairs = equalize::pairs(net);
-        let seen = observe(net, draft.runner, &samples.thinned(FEW_ROWS), &equalize::wanted(net, &pairs))?;
+        let wanted = equalize::wanted(net, &pairs);
+        let (seen, _) = observe(net, draft.runner, &samples.thinned(FEW_ROWS), &wanted, &[])?;
         equalized = equalize::apply(net, &pairs, &seen);
     }
     let layers = layers(net);
@@ -54,7 +55,12 @@ pub(crate) fn prepare(
         let why = "it has no convolution and no product with stored single-precision weights".to_owned();
         return Err(PrecisionError::Nothing { precision: options.kind.name().to_owned(), why });
     }
-    let seen = observe(net, draft.runner, samples, &watched(net, &layers))?;
+    // A cache is for the model as it was: without what folding and evening out made of its values.
+    let formers = match options.target {
+        Target::Any | Target::TensorRt => formers(&folded, &equalized),
+        Target::OnnxRuntime | Target::Cpu => Vec::new(),
+    };
+    let (seen, before_seen) = observe(net, draft.runner, samples, &watched(net, &layers), &formers)?;
     let how = Int8 {
         target: options.target,
         method: options.method,
@@ -99,19 +105,39 @@ pub(crate) fn prepare(
     let measured = judge.measured(&settled.reached, settled.evaluations);
     let draft = Draft { findings, ..draft };
     let mut prepared = draft.finish(&before, made.net, report, Some(measured));
-    (prepared.report.folded, prepared.report.equalized) = (folded, equalized);
-    // A cache is for the model as it was: without what evening out made of its channels.
-    prepared.scales = match prepared.report.equalized.is_empty() && prepared.report.folded.is_empty() {
-        true => cache_scales(&seen, options.method),
-        false => cache_scales(&observe(&before, judge.runner, samples, &watched(&before, &[]))?, options.method),
-    };
+    prepared.report.folded = folded.into_iter().map(|of| of.name).collect();
+    prepared.report.equalized = equalized.into_iter().map(|of| of.name).collect();
+    let values = watched(&before, &[]);
+    let seen = values.keys().filter_map(|name| Some((name, before_seen.get(name).or_else(|| seen.get(name))?)));
+    prepared.scales = cache_scales(seen, options.method);
     Ok(prepared)
 }
 
-fn cache_scales(seen: &Observations, method: Method) -> BTreeMap<String, f32> {
+/// What of the values before is something else now.
+fn formers(folded: &[Folded], evened: &[Evened]) -> Vec<Former> {
+    let mut formers: Vec<Former> = Vec::new();
+    for of in evened {
+        for (value, axis) in &of.values {
+            let (factors, shifts) = (of.factors.clone(), vec![0.0; of.factors.len()]);
+            formers.push(Former { name: value.clone(), value: value.clone(), axis: *axis, factors, shifts });
+        }
+    }
+    for of in folded {
+        let evened =
+            formers.iter().find(|former| former.value == of.output && former.factors.len() == of.factors.len());
+        let by = evened.map(|former| former.factors.clone()).unwrap_or_else(|| vec![1.0; of.factors.len()]);
+        // Backwards: of what the normalisation gave to what it took.
+        let factors = of.factors.iter().zip(by).map(|(factor, by)| by / factor).collect();
+        let shifts = of.factors.iter().zip(&of.shifts).map(|(factor, shift)| -shift / factor).collect();
+        formers.push(Former { name: of.input.clone(), value: of.output.clone(), axis: 1, factors, shifts });
+    }
+    formers
+}
+
+fn cache_scales<'a>(seen: impl Iterator<Item = (&'a String, &'a Observed)>, method: Method) -> BTreeMap<String, f32> {
     let step = |(name, observed): (&String, &Observed)| {
         let step = Step::of(observed.histogram.range(method, true), true)?;
         Some((name.clone(), step.scale))
     };
-    seen.iter().filter_map(step).collect()
+    seen.filter_map(step).collect()
 }

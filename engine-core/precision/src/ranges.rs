@@ -12,6 +12,45 @@ const CANDIDATES: usize = 128;
 /// Share of the numbers that a percentile range holds.
 pub const PERCENTILE: f64 = 0.9999;
 
+/// Values whose bins are found before they are counted.
+const TOGETHER: usize = 256;
+/// Values that are looked at side by side.
+const LANES: usize = 8;
+
+/// Between which values numbers lie, and how many of them are finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    pub min: f32,
+    pub max: f32,
+    pub count: u64,
+}
+
+impl Extent {
+    pub fn of(values: &[f32]) -> Self {
+        let mut of = Self { min: f32::INFINITY, max: f32::NEG_INFINITY, count: 0 };
+        let (whole, rest) = values.as_chunks::<LANES>();
+        for block in whole.chunks(u16::MAX.into()) {
+            let (mut min, mut max, mut count) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0u32; LANES]);
+            for values in block {
+                for lane in 0..LANES {
+                    let value = values[lane];
+                    let is_finite = value.abs() < f32::INFINITY;
+                    min[lane] = if is_finite && value < min[lane] { value } else { min[lane] };
+                    max[lane] = if is_finite && value > max[lane] { value } else { max[lane] };
+                    count[lane] += u32::from(is_finite);
+                }
+            }
+            of.min = min.into_iter().fold(of.min, f32::min);
+            of.max = max.into_iter().fold(of.max, f32::max);
+            of.count += u64::from(count.into_iter().sum::<u32>());
+        }
+        for value in rest.iter().filter(|value| value.is_finite()) {
+            (of.min, of.max, of.count) = (of.min.min(*value), of.max.max(*value), of.count + 1);
+        }
+        of
+    }
+}
+
 /// Numbers counted in equal bins around zero, which widen as larger numbers come.
 #[derive(Clone, Debug)]
 pub struct Histogram {
@@ -39,9 +78,15 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    pub fn add(&mut self, values: &[f64]) {
-        let finite = values.iter().filter(|value| value.is_finite());
-        let largest = finite.clone().fold(0.0_f64, |most, value| most.max(value.abs()));
+    /// Counts values, whose extent is known.
+    pub fn add(&mut self, values: &[f32], extent: &Extent) {
+        self.not_finite += values.len() as u64 - extent.count;
+        if extent.count == 0 {
+            return;
+        }
+        self.count += extent.count;
+        (self.min, self.max) = (self.min.min(extent.min.into()), self.max.max(extent.max.into()));
+        let largest = f64::from(extent.min.abs().max(extent.max.abs()));
         if self.limit == 0.0 && largest > 0.0 {
             // Whatever was counted before was zero, and zero is in the middle of any limit.
             self.limit = largest;
@@ -51,13 +96,33 @@ impl Histogram {
             self.bins.iter().enumerate().for_each(|(at, count)| wider[HALF / 2 + at / 2] += count);
             (self.bins, self.limit) = (wider, self.limit * 2.0);
         }
-        for value in finite {
-            let at = if self.limit == 0.0 { HALF } else { ((value / self.limit + 1.0) * HALF as f64) as usize };
-            self.bins[at.min(2 * HALF - 1)] += 1;
-            (self.min, self.max) = (self.min.min(*value), self.max.max(*value));
-            self.count += 1;
+        let per_value = (HALF as f64 / self.limit) as f32;
+        if extent.count < values.len() as u64 || !per_value.is_finite() {
+            let limit = self.limit;
+            for value in values.iter().filter(|value| value.is_finite()) {
+                let at = if limit == 0.0 { HALF } else { ((f64::from(*value) / limit + 1.0) * HALF as f64) as usize };
+                self.bins[at.min(2 * HALF - 1)] += 1;
+            }
+            return;
         }
-        self.not_finite += values.iter().filter(|value| !value.is_finite()).count() as u64;
+        // Two tables, so that equal neighbours (zeros) do not wait for one another.
+        let mut tables = [[0u32; 2 * HALF]; 2];
+        for values in values.chunks(u32::MAX as usize) {
+            for chunk in values.chunks(TOGETHER) {
+                let mut places = [0u16; TOGETHER];
+                for (place, value) in places.iter_mut().zip(chunk) {
+                    *place = ((value * per_value + HALF as f32) as i32).clamp(0, 2 * HALF as i32 - 1) as u16;
+                }
+                for (at, place) in places[..chunk.len()].iter().enumerate() {
+                    tables[at % 2][usize::from(*place)] += 1;
+                }
+            }
+            for table in &mut tables {
+                for (bin, count) in self.bins.iter_mut().zip(table) {
+                    *bin += u64::from(std::mem::take(count));
+                }
+            }
+        }
     }
 
     /// The greatest magnitude seen; 0 where nothing was.
@@ -182,7 +247,8 @@ mod tests {
 
     fn of(values: &[f64]) -> Histogram {
         let mut histogram = Histogram::default();
-        values.chunks(100).for_each(|chunk| histogram.add(chunk));
+        let values: Vec<f32> = values.iter().map(|value| *value as f32).collect();
+        values.chunks(100).for_each(|chunk| histogram.add(chunk, &Extent::of(chunk)));
         histogram
     }
 
@@ -227,11 +293,36 @@ mod tests {
 
     #[test]
     fn bins_widen_and_nothing_is_lost() {
-        let histogram = of(&[0.0, 0.1, -0.2, 50.0, f64::NAN, -3.0, f64::INFINITY]);
+        let mut histogram = of(&[0.0, 0.1, -0.2, 50.0, f64::NAN, -3.0, f64::INFINITY]);
         assert_eq!((histogram.count, histogram.not_finite, histogram.min, histogram.max), (5, 2, -3.0, 50.0));
+        assert_eq!(histogram.bins.iter().sum::<u64>(), 5);
+        // What is too small for its reciprocal is counted all the same.
+        histogram = of(&[1e-42, -1e-42, 0.0]);
+        assert_eq!((histogram.count, histogram.bins.iter().sum::<u64>(), histogram.bins[2 * HALF - 1]), (3, 3, 1));
         let mut grown = Histogram::default();
-        [0.1, 1.0, 10.0, -100.0].iter().for_each(|value| grown.add(&[*value]));
+        [0.1, 1.0, 10.0, -100.0].iter().for_each(|value: &f32| grown.add(&[*value], &Extent::of(&[*value])));
         assert_eq!((grown.bins.iter().sum::<u64>(), grown.largest()), (4, 100.0));
+    }
+
+    #[test]
+    fn many_values_are_counted_as_each_by_itself() {
+        for count in [0, 1, 7, 8, 9, 255, 256, 257, 5000] {
+            let values: Vec<f32> =
+                bell(count).into_iter().map(|value| if value < 0.5 { 0.0 } else { value as f32 }).collect();
+            let mut whole = Histogram::default();
+            whole.add(&values, &Extent::of(&values));
+            let places = values.iter().map(|value| {
+                (f64::from(*value) * HALF as f64 / whole.limit.max(f64::MIN_POSITIVE) + HALF as f64) as usize
+            });
+            let mut bins = vec![0; 2 * HALF];
+            places.for_each(|at| bins[at.min(2 * HALF - 1)] += 1);
+            let apart: u64 = whole.bins.iter().zip(&bins).map(|(a, b): (&u64, &u64)| a.abs_diff(*b)).sum();
+            // A value at the edge of a bin may fall on either side of it.
+            assert!(apart <= count as u64 / 500, "{apart} of {count}");
+            assert_eq!((whole.count, whole.bins.iter().sum::<u64>()), (count as u64, count as u64));
+            let odd: Vec<f32> = values.iter().copied().chain([f32::NAN, f32::NEG_INFINITY]).collect();
+            assert_eq!(Extent::of(&odd), Extent::of(&values));
+        }
     }
 
     #[test]

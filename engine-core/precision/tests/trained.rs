@@ -4,11 +4,11 @@
 
 use planforge_identity::npz;
 use planforge_onnx::Model;
-use planforge_precision::{Kind, Options, Reference, Runner as _, Samples, Target, ports, prepare};
+use planforge_precision::{Kind, Method, Options, Reference, Runner as _, Samples, Target, ports, prepare};
 use planforge_types::{HostTensor, NamedTensors};
 use prost::Message as _;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -77,6 +77,45 @@ impl Network {
 
 fn best(scores: &[f32]) -> usize {
     (0..scores.len()).max_by(|one, other| scores[*one].total_cmp(&scores[*other])).unwrap()
+}
+
+#[test]
+fn scales_are_those_of_the_model_as_it_was_though_another_was_looked_at() {
+    for name in ["shapes", "boxes", "letters"] {
+        let model = Model::open(&file(&format!("{name}.onnx"))).unwrap();
+        let mut rows = npz::read(&file(&format!("{name}-calibration.npz"))).unwrap();
+        for tensor in rows.values_mut() {
+            let row = tensor.bytes.len() / tensor.shape[0];
+            tensor.shape[0] = 8;
+            tensor.bytes.truncate(8 * row);
+        }
+        let samples = Samples::fit(rows, &ports(&model)).unwrap();
+        let options = Options { method: Method::MinMax, ..Options::new(Kind::Int8, Target::Any) };
+        let prepared = prepare(&model, Some(&samples), None, &options, &Reference).unwrap();
+        let changed = (prepared.report.folded.len(), prepared.report.equalized.len());
+        assert!(name != "shapes" || changed.0 > 0 && changed.1 > 0, "{name}: {changed:?}");
+        let values = model.proto.graph.as_ref().unwrap().node.iter().flat_map(|node| node.output.clone());
+        let watched: BTreeSet<String> = values.collect();
+        let mut session = Reference.open(&model, samples.profile().as_ref(), &watched).unwrap();
+        let mut largest = BTreeMap::new();
+        for batch in 0..samples.batches() {
+            let see = &mut |name: &str, tensor: &planforge_graph::ir::Tensor| {
+                if let Ok(values) = tensor.values::<f32>() {
+                    let most = largest.entry(name.to_owned()).or_insert(0.0_f32);
+                    *most = values.iter().fold(*most, |most, value| most.max(value.abs()));
+                }
+            };
+            session.run(&samples.inputs(batch), see).unwrap();
+        }
+        let mut compared = 0;
+        for (value, largest) in largest {
+            let Some(scale) = prepared.scales.get(&value) else { continue };
+            assert!((scale * 127.0 / largest - 1.0).abs() < 1e-3, "{name}: {value}: {} of {largest}", scale * 127.0);
+            compared += 1;
+        }
+        assert!(compared > 10, "{name}: {compared}");
+        println!("{name}: {compared} scales, {} folded, {} evened out", changed.0, changed.1);
+    }
 }
 
 #[test]

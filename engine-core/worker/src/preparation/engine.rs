@@ -134,11 +134,16 @@ impl Session for Loaded {
     fn run(&mut self, inputs: &NamedTensors, see: &mut See<'_>) -> Result<NamedTensors, PrecisionError> {
         let failed = |message: String| PrecisionError::Run { message };
         self.meter.bind(inputs).map_err(|e| failed(e.message))?;
-        let mut outputs = self.meter.run().map_err(|e| failed(e.message))?;
-        for (name, tensor) in outputs.iter().filter(|(name, _)| self.watched.contains(*name)) {
-            see(name, &Tensor::try_from(tensor.clone()).map_err(|e| failed(e.to_string()))?);
+        let outputs = self.meter.run().map_err(|e| failed(e.message))?;
+        let mut given = NamedTensors::new();
+        for (name, tensor) in outputs {
+            if self.outputs.contains(&name) {
+                given.insert(name.clone(), tensor.clone());
+            }
+            if self.watched.contains(&name) {
+                see(&name, &Tensor::try_from(tensor).map_err(|e| failed(e.to_string()))?);
+            }
         }
-        outputs.retain(|name, _| self.outputs.contains(name));
-        Ok(outputs)
+        Ok(given)
     }
 }
