@@ -29,25 +29,31 @@ impl Extent {
     pub fn of(values: &[f32]) -> Self {
         let mut of = Self { min: f32::INFINITY, max: f32::NEG_INFINITY, count: 0 };
         let (whole, rest) = values.as_chunks::<LANES>();
-        for block in whole.chunks(u16::MAX.into()) {
-            let (mut min, mut max, mut count) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0u32; LANES]);
-            for values in block {
-                for lane in 0..LANES {
-                    let value = values[lane];
-                    let is_finite = value.abs() < f32::INFINITY;
-                    min[lane] = if is_finite && value < min[lane] { value } else { min[lane] };
-                    max[lane] = if is_finite && value > max[lane] { value } else { max[lane] };
-                    count[lane] += u32::from(is_finite);
-                }
+        let (mut min, mut max, mut nothing) = ([of.min; LANES], [of.max; LANES], [0.0_f32; LANES]);
+        for values in whole {
+            for lane in 0..LANES {
+                let value = values[lane];
+                min[lane] = if value < min[lane] { value } else { min[lane] };
+                max[lane] = if value > max[lane] { value } else { max[lane] };
+                // Stays zero but for what is not finite.
+                nothing[lane] += value * 0.0;
             }
+        }
+        if nothing == [0.0; LANES] {
             of.min = min.into_iter().fold(of.min, f32::min);
             of.max = max.into_iter().fold(of.max, f32::max);
-            of.count += u64::from(count.into_iter().sum::<u32>());
+            of.count = (whole.len() * LANES) as u64;
+        } else {
+            whole.iter().flatten().for_each(|value| of.add(*value));
         }
-        for value in rest.iter().filter(|value| value.is_finite()) {
-            (of.min, of.max, of.count) = (of.min.min(*value), of.max.max(*value), of.count + 1);
-        }
+        rest.iter().for_each(|value| of.add(*value));
         of
+    }
+
+    fn add(&mut self, value: f32) {
+        if value.is_finite() {
+            (self.min, self.max, self.count) = (self.min.min(value), self.max.max(value), self.count + 1);
+        }
     }
 }
 
