@@ -77,11 +77,11 @@ pub fn pairs(net: &Net) -> Vec<Pair> {
         let value = net.graph().node[start].output[0].clone();
         let Some(axis) = axis_of(&value) else { continue };
         // A product's sum with its bias is the value; what is before it is scaled as well.
-        let mut values: Vec<_> = (start != at).then(|| (node.output[0].clone(), axis)).into_iter().collect();
-        let mut found = Vec::new();
-        let walked = ends(net, &readers, &fixed, &by_node, &layers, &value, axis, channels, (&mut found, &mut values));
-        if walked.is_some() && !found.is_empty() {
-            pairs.push(Pair { maker, channels, readers: found, values });
+        let values = (start != at).then(|| (node.output[0].clone(), axis)).into_iter().collect();
+        let mut pair = Pair { maker, channels, readers: Vec::new(), values };
+        let walked = ends(net, &readers, &fixed, &by_node, &layers, &value, axis, &mut pair);
+        if walked.is_some() && !pair.readers.is_empty() {
+            pairs.push(pair);
         }
     }
     pairs
@@ -111,13 +111,12 @@ fn ends(
     layers: &[Layer],
     value: &str,
     axis: usize,
-    channels: usize,
-    (found, values): (&mut Vec<(usize, usize)>, &mut Vec<(String, usize)>),
+    pair: &mut Pair,
 ) -> Option<()> {
     if fixed.contains(value) {
         return None;
     }
-    values.push((value.to_owned(), axis));
+    pair.values.push((value.to_owned(), axis));
     for &at in readers.get(value).into_iter().flatten() {
         let node = &net.graph().node[at];
         if let Some(&index) = by_node.get(&at) {
@@ -125,12 +124,12 @@ fn ends(
             let inputs = layer.inputs();
             if node.input[0] != value
                 || layer.channel_axis != axis
-                || !inputs.is_multiple_of(channels)
+                || !inputs.is_multiple_of(pair.channels)
                 || node.input[1..].iter().any(|name| name == value)
             {
                 return None;
             }
-            found.push((index, inputs / channels));
+            pair.readers.push((index, inputs / pair.channels));
             continue;
         }
         let output = node.output.first()?;
@@ -145,7 +144,7 @@ fn ends(
         if !same || node.input[0] != value || !is_standard(&node.domain) {
             return None;
         }
-        ends(net, readers, fixed, by_node, layers, output, axis, channels, (found, values))?;
+        ends(net, readers, fixed, by_node, layers, output, axis, pair)?;
     }
     Some(())
 }

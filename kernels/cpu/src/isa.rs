@@ -68,6 +68,12 @@ impl IsaLevel {
         }
     }
 
+    /// Whether it contains X86V4.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn has_avx512(self) -> bool {
+        matches!(self, Self::X86V4 | Self::X86V4Vnni | Self::X86V4Bf16 | Self::X86V4Amx)
+    }
+
     /// Whether this machine runs the level's instructions.
     pub fn is_available(self) -> bool {
         match self {
@@ -172,10 +178,7 @@ macro_rules! per_level {
                 $crate::isa::IsaLevel::X86V3 => unsafe { v3($($arg),*) },
                 // SAFETY: as above; the later levels contain X86V4.
                 #[cfg(target_arch = "x86_64")]
-                $crate::isa::IsaLevel::X86V4
-                | $crate::isa::IsaLevel::X86V4Vnni
-                | $crate::isa::IsaLevel::X86V4Bf16
-                | $crate::isa::IsaLevel::X86V4Amx => unsafe { v4($($arg),*) },
+                level if level.has_avx512() => unsafe { v4($($arg),*) },
                 _ => body::<{ cfg!(target_arch = "aarch64") }>($($arg),*),
             }
         }

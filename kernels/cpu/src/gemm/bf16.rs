@@ -177,7 +177,7 @@ mod x86 {
     unsafe fn vectors<const MR: usize>(tile: &Tile) {
         // SAFETY: the caller's promise: MR rows of `tap_len` steps one behind the other, as many lines of two registers.
         unsafe {
-            let mut sums = [[_mm512_setzero_ps(); REGISTERS]; ROWS_MAX];
+            let mut sums = [[_mm512_setzero_ps(); VECTORS_MAX]; ROWS_MAX];
             let rows = *tile.a;
             let mut b = tile.b;
             for step in 0..tile.tap_len {
