@@ -13,7 +13,7 @@ use super::{
     gelus,
     memory::Weights,
     plan::{self, Manifest, PlanError},
-    program::{Program, ProgramPort, Step, Tactic},
+    program::{Program, ProgramPort, Step},
     rates,
     specialize::{SpecializeError, Specializer},
     tail::{self, TailKernels},
@@ -345,7 +345,7 @@ fn layer(program: &Program, step: &Step, level: &str, median_ms: f64) -> LayerTi
         median_ms,
         flops: step.kind.flops(),
         bytes: program.moved_bytes(step),
-        precision: step.tactic.as_ref().and_then(Tactic::factors).map(|factors| factors.name().to_owned()),
+        precision: Some(step.precision().to_owned()),
         ..LayerTime::default()
     }
 }

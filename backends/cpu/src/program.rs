@@ -650,6 +650,22 @@ pub struct Tactic {
     pub depth_block: usize,
 }
 
+impl Step {
+    /// What it computes in: what has neither bytes nor bf16 numbers to multiply, and no bytes to look up, is made as fp32.
+    pub fn precision(&self) -> &'static str {
+        use ElementType::{I8, U8};
+        match &self.kind {
+            StepKind::IntegerGemm { .. }
+            | StepKind::IntegerConv { .. }
+            | StepKind::IntegerDepthwise { .. }
+            | StepKind::IntegerPool { .. }
+            | StepKind::Loops { element: I8 | U8, .. }
+            | StepKind::Fold { element: I8 | U8, .. } => "int8",
+            _ => self.tactic.as_ref().and_then(Tactic::factors).unwrap_or(Factors::F32).name(),
+        }
+    }
+}
+
 impl Tactic {
     /// In which numbers its product is made, where it is one of floats.
     pub fn factors(&self) -> Option<Factors> {

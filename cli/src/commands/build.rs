@@ -97,6 +97,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         prepare(context, &mut args)?;
         args
     };
+    args.request.no_ways()?;
     let found =
         args.models.iter().map(|path| models::identify(&context.settings, path)).collect::<Result<Vec<_>, _>>()?;
     request::check_inputs(&args.request, &args.models, &BuildSpec::default())?;

@@ -61,7 +61,10 @@ pub fn run(context: &Context<'_>, mut args: Args) -> Result<(), Failure> {
     request::check_inputs(&args.request, &args.models, &BuildSpec::default())?;
     // Where data is given the models are prepared first, by a job of their own.
     let preparations = match args.request.extra.take_data() {
-        None => None,
+        None => {
+            args.request.no_ways()?;
+            None
+        }
         Some(_) if args.compile_only || args.compile_first || args.clone.is_some() => {
             return Err(Failure::usage(
                 "data to prepare models on goes with neither --clone nor compiling without a device",

@@ -31,7 +31,7 @@ pub struct RequestArgs {
     /// Device kind to build for, as `planforge devices` lists it; repeat for several [env: PLANFORGE_SKUS]
     #[arg(long = "sku", value_name = "SKU", value_delimiter = ',')]
     pub skus: Vec<Sku>,
-    /// Arithmetic: fp32, tf32, fp16, bf16, int8, fp8 or best; repeat for several engines. With --calibration also
+    /// Arithmetic: fp32, tf32, fp16, bf16, int8, fp8 or best; repeat for several engines. 'submit --calibration' also takes
     /// int8-uncalibrated, int8-calibrated and int8-qdq, TensorRT's three ways to int8, in one request
     #[arg(long, value_name = "PRECISION", value_delimiter = ',', value_parser = Arithmetic::parse)]
     pub precision: Vec<Arithmetic>,
@@ -248,6 +248,15 @@ impl RequestArgs {
             all.extend(self.specs_of(&precisions, base)?.into_iter().map(|spec| (spec, way)));
         }
         Ok(all)
+    }
+
+    /// Refuses ways to int8 where nothing is prepared that could lead there.
+    pub fn no_ways(&self) -> Result<(), Failure> {
+        match self.precision.iter().find_map(|one| one.way) {
+            None => Ok(()),
+            Some(way) => Err(Failure::usage(format!("{} is for models that the farm prepares on data", way.name()))
+                .hint(format!("planforge submit MODEL --precision {} --calibration DATA.npz", way.name()))),
+        }
     }
 
     fn specs_of(&self, precisions: &[Precision], base: &BuildSpec) -> Result<Vec<BuildSpec>, Failure> {
@@ -555,6 +564,9 @@ mod tests {
         assert_eq!(swept, [qdq, qdq]);
         assert_eq!(ways(&[]), [(Precision::Fp32, None)]);
         assert!(Line::try_parse_from(["x", "--precision", "int8-unknown"]).is_err());
+        let refused = args(&["--precision", "int8,int8-qdq"]).no_ways().unwrap_err().to_string();
+        assert!(refused.contains("int8-qdq is for models that the farm prepares"), "{refused}");
+        args(&["--precision", "int8,fp16"]).no_ways().unwrap();
     }
 
     #[test]

@@ -77,20 +77,6 @@ pub fn detect(host: &HostFacts) -> (DeviceFingerprint, Vec<CpuLevel>) {
     (describe(&KernelFiles::default(), host, parallelism), CpuLevel::detect())
 }
 
-/// Whether the processor multiplies tiles of bf16 and of bytes and the kernel knows of it: it leaves out flags of what it
-/// does not save for processes.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn has_tiles() -> bool {
-    static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *HAS.get_or_init(|| {
-        let files = KernelFiles::default();
-        let info = files.text(files.proc.join("cpuinfo")).unwrap_or_default();
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':')).map(|(_, flags)| flags);
-        let flags: BTreeSet<&str> = flags.unwrap_or_default().split_whitespace().collect();
-        ["amx_tile", "amx_bf16", "amx_int8"].iter().all(|flag| flags.contains(flag))
-    })
-}
-
 /// The host around its devices.
 pub fn host_facts() -> HostFacts {
     let files = KernelFiles::default();

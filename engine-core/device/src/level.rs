@@ -117,7 +117,7 @@ impl CpuLevel {
             }
             Self::X86V4Vnni => Self::X86V4.detected() && has!("avx512vnni"),
             Self::X86V4Bf16 => Self::X86V4Vnni.detected() && has!("avx512bf16"),
-            Self::X86V4Amx => Self::X86V4Bf16.detected() && crate::cpu::has_tiles(),
+            Self::X86V4Amx => Self::X86V4Bf16.detected() && has_tiles(),
             Self::Aarch64Neon | Self::Aarch64NeonDotprod => false,
         }
     }
@@ -136,6 +136,19 @@ impl CpuLevel {
     fn detected(self) -> bool {
         false
     }
+}
+
+/// Whether the processor multiplies tiles of bf16 and of bytes and the kernel knows of it: it leaves out flags of what it
+/// does not save for processes.
+#[cfg(target_arch = "x86_64")]
+fn has_tiles() -> bool {
+    static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *HAS.get_or_init(|| {
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':'));
+        let has = |wanted: &str| flags.is_some_and(|(_, flags)| flags.split_whitespace().any(|flag| flag == wanted));
+        ["amx_tile", "amx_bf16", "amx_int8"].into_iter().all(has)
+    })
 }
 
 /// A SKU that is no instruction-set level.

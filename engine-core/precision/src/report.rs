@@ -9,7 +9,7 @@ use planforge_types::{
     Digest,
     preparation::{Budget, Kind, Method, Target},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 
 /// Version of the report's form.
@@ -63,10 +63,15 @@ pub struct Document<'a> {
     /// Digest of every file of data, in order.
     pub data: Vec<Digest>,
     /// Scales of the tensors of the model as it was, symmetric, by name: what a calibration cache holds.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "widened")]
     pub calibration: &'a BTreeMap<String, f32>,
     #[serde(flatten)]
     pub report: &'a Preparation,
+}
+
+/// The same text whichever way numbers of a document take to it.
+fn widened<S: Serializer>(scales: &BTreeMap<String, f32>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(scales.iter().map(|(name, scale)| (name, f64::from(*scale))))
 }
 
 /// One layer.
