@@ -140,3 +140,70 @@ impl From<PrecisionError> for Failure {
         Self::new(code, work::words(&error)).hint(error.hint())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_precision::{Kind, Reference, Runner, Seen, Target, prepare};
+    use planforge_worker::preparation::EngineRunner;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// What a runner shows of a model on a few rows: the numbers of each value in the model's order, and whether they lay so.
+    fn seen(runner: &dyn Runner, model: &Model, samples: &Samples) -> BTreeMap<String, (bool, Vec<f64>)> {
+        let values: BTreeSet<String> = model.graph().node.iter().flat_map(|node| node.output.clone()).collect();
+        let mut session = runner.open(model, samples.profile().as_ref(), &values).unwrap();
+        let mut all: BTreeMap<String, (bool, Vec<f64>)> = BTreeMap::new();
+        for batch in 0..samples.batches() {
+            let look = &mut |seen: &[Seen<'_>]| {
+                for seen in seen {
+                    let of = all.entry(seen.name.to_owned()).or_insert((seen.channels_last, Vec::new()));
+                    of.1.extend(seen.in_order());
+                }
+            };
+            session.run(&samples.inputs(batch), look).unwrap();
+        }
+        all
+    }
+
+    #[test]
+    fn an_engine_and_the_interpreter_show_the_same_values_and_lead_to_the_same_ranges() {
+        for name in ["shapes", "boxes", "letters"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/trained");
+            let model = Model::open(&folder.join(format!("{name}.onnx"))).unwrap();
+            let (arrays, _) = arrays(&folder.join(format!("{name}-calibration.npz"))).unwrap();
+            let samples = Samples::fit(arrays, &ports(&model)).unwrap().thinned(4);
+            let engine = EngineRunner::here(&CpuCompiler).unwrap();
+            let (there, here) = (seen(&Reference, &model, &samples), seen(&engine, &model, &samples));
+            let mut images = 0;
+            for (value, (channels_last, here)) in &here {
+                let (_, there) = &there[value];
+                images += usize::from(*channels_last);
+                assert_eq!(here.len(), there.len(), "{name}: {value}");
+                let largest = there.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
+                for (a, b) in here.iter().zip(there) {
+                    assert!((a - b).abs() <= 1e-3 * largest, "{name}: {value}: {a} for {b} of {largest}");
+                }
+            }
+            assert!(here.len() > 10, "{name}: {} values", here.len());
+            assert_eq!(images > 0, name != "letters", "{name}: {images}");
+            for target in [Target::Any, Target::OnnxRuntime] {
+                let options = Options::new(Kind::Int8, target);
+                let scales = |runner: &dyn Runner| {
+                    let prepared = prepare(&model, Some(&samples), None, &options, runner).unwrap();
+                    assert_eq!(prepared.scales.is_empty(), target == Target::OnnxRuntime);
+                    (prepared.report.measured.unwrap().relative_rms, prepared.scales)
+                };
+                let (here, there) = (scales(&engine), scales(&Reference));
+                assert!((here.0 - there.0).abs() < 0.02, "{name}: {} and {}", here.0, there.0);
+                assert!(here.1.keys().eq(there.1.keys()), "{name}");
+                for (value, scale) in &here.1 {
+                    assert!(
+                        (scale / there.1[value] - 1.0).abs() < 0.05,
+                        "{name}: {value}: {scale} and {}",
+                        there.1[value]
+                    );
+                }
+            }
+        }
+    }
+}

@@ -20,7 +20,7 @@ use super::{
     target::target,
 };
 use bytes::Bytes;
-use planforge_backend::{Aside, Cache, KeptFile, LoadOptions, Meter, StreamSamples, Window, WindowSamples};
+use planforge_backend::{Aside, Cache, KeptFile, Lent, LoadOptions, Meter, StreamSamples, Window, WindowSamples};
 use planforge_graph::{interpreter, ir::Computer};
 use planforge_import::{Bounds, Fragment};
 use planforge_kernels_cpu::{isa::Isa, pace::pace_ns, pool::ThreadPool};
@@ -391,6 +391,23 @@ impl Meter for CpuSession {
             engine.run().map_err(|error| BackendError::model(chain(&error)))?;
             tail::finish(engine, summary.as_ref(), &computer)
         })
+    }
+
+    fn run_lending(&mut self, look: &mut dyn FnMut(&[Lent<'_>])) -> Result<(), BackendError> {
+        if self.manifest.tail.is_some() {
+            look(&Lent::all(&self.run()?));
+            return Ok(());
+        }
+        self.guarded(|engine| engine.run().map_err(|error| BackendError::model(chain(&error))))?;
+        let engine = self.engine();
+        let lent = engine.program().outputs.iter().enumerate().map(|(index, port)| Lent {
+            name: &port.name,
+            element: port.element,
+            shape: &port.shape,
+            bytes: engine.output(index),
+        });
+        look(&lent.collect::<Vec<_>>());
+        Ok(())
     }
 
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {

@@ -150,6 +150,11 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     if args.cache.is_some() && precision != Kind::Int8 {
         return Err(Failure::usage(format!("a calibration cache is for int8, not {}", precision.name())));
     }
+    if args.cache.is_some() && !args.options(precision).target.has_cache() {
+        let target = args.options(precision).target.name();
+        return Err(Failure::usage(format!("a calibration cache is TensorRT's, and the target is {target}"))
+            .hint("leave --target out, or write the cache by a preparation of its own"));
+    }
     let named = args.calibration.clone();
     let given = named.map(|named| Given::of(context, named, std::slice::from_ref(model))).transpose()?;
     let data = Data { calibration: given.as_ref().map(|given| &*given.path), eval: args.eval.as_deref() };

@@ -112,9 +112,15 @@ const KINDS: &str = "build, benchmark, baseline, compile and prepare";
 fn calibrating(places: &[u32], prepares: &[Option<PrepareAsk>]) -> Result<BTreeSet<usize>, ApiError> {
     let of = |place: u32| {
         let ask = prepares.get(place as usize).and_then(Option::as_ref);
-        match ask.map(|ask| ask.precision) {
-            Some(Kind::Int8) => Ok(place as usize),
-            Some(other) => Err(invalid(format!("a preparation to {} finds no ranges to calibrate by", other.name()))),
+        match ask.map(|ask| (ask.precision, ask.target)) {
+            Some((Kind::Int8, target)) if target.has_cache() => Ok(place as usize),
+            Some((Kind::Int8, target)) => {
+                let target = target.name();
+                Err(invalid(format!("a preparation for {target} finds no ranges for TensorRT to calibrate by")))
+            }
+            Some((other, _)) => {
+                Err(invalid(format!("a preparation to {} finds no ranges to calibrate by", other.name())))
+            }
             None => Err(invalid(format!("spec {place} is to be calibrated by a preparation, and names none"))),
         }
     };

@@ -204,10 +204,14 @@ async fn three_ways(store: impl AsyncFn() -> Arc<dyn Store>) {
         ..request(source)
     };
     assert!(submit(&farm, by_hand).await.remove(0).cached);
+    let mut for_processors: serde_json::Value = serde_json::from_str(&ways.prepares_json[1]).unwrap();
+    for_processors["target"] = "cpu".into();
+    let for_processors = for_processors.to_string();
     for (calibrates, ask, word) in [
         (vec![0], ways.prepares_json[1].as_str(), "names none"),
         (vec![7], ways.prepares_json[1].as_str(), "names none"),
         (vec![1], r#"{"precision":"fp16"}"#, "fp16 finds no ranges"),
+        (vec![1], for_processors.as_str(), "for cpu finds no ranges"),
     ] {
         let prepares_json = vec![String::new(), ask.to_owned()];
         let error = farm.submit(&Actor::local(), v1::SubmitRequest { calibrates, prepares_json, ..ways.clone() }).await;

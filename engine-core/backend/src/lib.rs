@@ -8,7 +8,7 @@ pub mod stack;
 
 use planforge_report::{Finding, LatencySplit, LayerCounters, LayerTime, Rates};
 use planforge_types::{
-    BackendError, BuildSpec, Digest, FailureClass, NamedTensors, Port, Sku, Toolchain,
+    BackendError, BuildSpec, Digest, ElementType, FailureClass, NamedTensors, Port, Sku, Toolchain,
     fingerprint::{DeviceFingerprint, DiscoveredDevice},
 };
 use serde::{Deserialize, Serialize};
@@ -321,6 +321,28 @@ pub struct Cache {
     pub places: Option<u64>,
 }
 
+/// An output of a run, where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent<'a> {
+    pub name: &'a str,
+    pub element: ElementType,
+    pub shape: &'a [usize],
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Lent<'a> {
+    /// Of outputs that were copied already.
+    pub fn all(outputs: &'a NamedTensors) -> Vec<Self> {
+        let lent = outputs.iter().map(|(name, tensor)| Lent {
+            name,
+            element: tensor.element,
+            shape: &tensor.shape,
+            bytes: &tensor.bytes,
+        });
+        lent.collect()
+    }
+}
+
 /// A loaded plan that can be run and timed.
 pub trait Meter {
     fn inputs(&self) -> Vec<Port>;
@@ -337,6 +359,15 @@ pub trait Meter {
     ///
     /// When nothing is bound, or the device fails.
     fn run(&mut self) -> Result<NamedTensors, BackendError>;
+    /// Runs once on the bound inputs and lends every output, in any order: for whoever looks at much and keeps little.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Meter::run`].
+    fn run_lending(&mut self, look: &mut dyn FnMut(&[Lent<'_>])) -> Result<(), BackendError> {
+        look(&Lent::all(&self.run()?));
+        Ok(())
+    }
     /// Names of the inputs that the engine changes in place, each with the output that it then is.
     fn states(&self) -> Vec<(String, String)> {
         Vec::new()

@@ -149,8 +149,7 @@ impl Groups {
     fn of(layer: &Layer, values: &[f32], size: usize, bits: u32) -> Self {
         let (outputs, inputs) = (layer.outputs(), layer.inputs());
         let mut rows = vec![0.0_f32; values.len()];
-        for (flat, value) in values.iter().enumerate() {
-            let (out, input) = layer.place(flat);
+        for (value, (out, input)) in values.iter().zip(layer.places()) {
             rows[out * inputs + input] = *value;
         }
         let mut groups =
@@ -196,11 +195,8 @@ fn blocked(net: &mut Net, layer: &Layer, groups: &Groups, before: &mut Vec<NodeP
     let Groups { outputs, inputs, .. } = *groups;
     let count = groups.count();
     let along_rows = layer.out_axis == 0;
-    let at = |flat: usize| {
-        let (out, input) = layer.place(flat);
-        groups.integers[out * inputs + input] as u8
-    };
-    let bytes = bit_packed((0..outputs * inputs).map(at), groups.bits);
+    let at = |(out, input): (usize, usize)| groups.integers[out * inputs + input] as u8;
+    let bytes = bit_packed(layer.places().map(at), groups.bits);
     let (dims, scales): (Vec<i64>, Vec<f32>) = match along_rows {
         true => (vec![outputs as i64, count as i64], groups.scales.clone()),
         false => {

@@ -5,6 +5,7 @@ use crate::{
     error::{Finding, PrecisionError},
     layers::Layer,
     net::{Net, bytes_by_type},
+    observe::Observer,
     report::{Coverage, LayerReport, Measured, Preparation, SCHEMA, answers},
     run::{Agreement, Runner, Truth},
     samples::Samples,
@@ -86,18 +87,25 @@ pub(crate) struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
+    /// `observer` is shown the runs on the few rows.
     pub fn of(
         net: &Net,
         samples: Option<&Samples>,
         judged: Option<&Samples>,
         runner: &'a dyn Runner,
+        observer: Option<&mut Observer<'_>>,
     ) -> Result<Option<Self>, PrecisionError> {
         let Some(data) = judged.or(samples) else { return Ok(None) };
         // Without labels there is nothing that many rows would say better.
         let whole = data.thinned(if data.labels().is_some() { MOST_ROWS } else { FEW_ROWS });
         let few = data.thinned(FEW_ROWS);
-        let truths = (Truth::of(net, runner, &whole)?, Truth::of(net, runner, &few)?);
-        Ok(Some(Self { runner, whole: (whole, truths.0), few: (few, truths.1) }))
+        let of_few = Truth::of(net, runner, &few, observer)?;
+        // As many rows are the same ones.
+        let truth = match few.rows() == whole.rows() {
+            true => of_few.clone(),
+            false => Truth::of(net, runner, &whole, None)?,
+        };
+        Ok(Some(Self { runner, whole: (whole, truth), few: (few, of_few) }))
     }
 
     fn whole(&self, net: &Net) -> Result<Agreement, PrecisionError> {

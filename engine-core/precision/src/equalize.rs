@@ -163,37 +163,37 @@ pub fn apply(net: &mut Net, pairs: &[Pair], seen: &Observations) -> Vec<Evened> 
     for pair in pairs {
         let layers = layers(net);
         let Some(exponents) = exponents(net, &layers, pair, seen) else { continue };
-        let factor = |channel: usize| 2.0_f32.powi(exponents[channel]);
+        let factors: Vec<f32> = exponents.iter().map(|exponent| 2.0_f32.powi(*exponent)).collect();
+        let divide = |channel: usize| 1.0 / factors[channel];
         let name = match pair.maker {
             Maker::Layer(index) => {
                 let layer = &layers[index];
-                scale(net, layer.node, 1, |flat| 1.0 / factor(layer.place(flat).0));
+                scale(net, layer.node, 1, layer.places().map(|(out, _)| divide(out)));
                 if let Some(bias) = &layer.bias {
-                    scale(net, bias.node, bias.position, |channel| 1.0 / factor(channel));
+                    scale(net, bias.node, bias.position, (0..pair.channels).map(divide));
                 }
                 layer.name.clone()
             }
             Maker::Norm(node) => {
                 for position in [1, 2] {
-                    scale(net, node, position, |channel| 1.0 / factor(channel));
+                    scale(net, node, position, (0..pair.channels).map(divide));
                 }
                 net.graph().node[node].name.clone()
             }
         };
         for (index, run) in &pair.readers {
             let layer = &layers[*index];
-            scale(net, layer.node, 1, |flat| factor(layer.place(flat).1 / run));
+            scale(net, layer.node, 1, layer.places().map(|(_, channel)| factors[channel / run]));
         }
-        let factors = (0..pair.channels).map(factor).collect();
         changed.push(Evened { name, factors, values: pair.values.clone() });
     }
     changed
 }
 
-fn scale(net: &mut Net, node: usize, position: usize, factor: impl Fn(usize) -> f32) {
+fn scale(net: &mut Net, node: usize, position: usize, factors: impl Iterator<Item = f32>) {
     let Some(name) = net.own(node, position) else { return };
     let Some(mut values) = net.floats(&name) else { return };
-    values.iter_mut().enumerate().for_each(|(flat, value)| *value *= factor(flat));
+    values.iter_mut().zip(factors).for_each(|(value, factor)| *value *= factor);
     net.set_floats(&name, &values);
 }
 
@@ -206,9 +206,8 @@ fn exponents(net: &Net, layers: &[Layer], pair: &Pair, seen: &Observations) -> O
         for (at, largest) in channels.largest.iter().enumerate() {
             values[at / run] = values[at / run].max(*largest);
         }
-        for (flat, weight) in net.floats(&layer.weight)?.iter().enumerate() {
-            let channel = layer.place(flat).1 / run;
-            weights[channel] = weights[channel].max(f64::from(weight.abs()));
+        for (weight, (_, channel)) in net.floats(&layer.weight)?.iter().zip(layer.places()) {
+            weights[channel / run] = weights[channel / run].max(f64::from(weight.abs()));
         }
     }
     let wished = values

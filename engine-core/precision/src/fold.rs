@@ -8,19 +8,8 @@ use crate::{
 /// The `epsilon` of a normalisation that names none.
 const EPSILON: f32 = 1e-5;
 
-/// A batch normalisation that went, and what it did: `output = input * factor + shift`, channel by channel.
-#[derive(Debug)]
-pub struct Folded {
-    pub name: String,
-    /// Its input, which is no value any more, and its output, which the convolution gives now.
-    pub input: String,
-    pub output: String,
-    pub factors: Vec<f32>,
-    pub shifts: Vec<f32>,
-}
-
-/// Folds every batch normalisation that can be; gives those that went.
-pub fn batch_norms(net: &mut Net) -> Vec<Folded> {
+/// Folds every batch normalisation that can be; gives the names of those that went.
+pub fn batch_norms(net: &mut Net) -> Vec<String> {
     let mut folded = Vec::new();
     while let Some(one) = fold_one(net) {
         folded.push(one);
@@ -29,7 +18,7 @@ pub fn batch_norms(net: &mut Net) -> Vec<Folded> {
     folded
 }
 
-fn fold_one(net: &mut Net) -> Option<Folded> {
+fn fold_one(net: &mut Net) -> Option<String> {
     let (readers, fixed) = (net.readers(), net.fixed_names());
     let found = layers(net).into_iter().filter(|layer| layer.op_type == "Conv").find_map(|layer| {
         let [at] = readers.get(layer.output.as_str())?[..] else { return None };
@@ -49,17 +38,16 @@ fn fold_one(net: &mut Net) -> Option<Folded> {
         scale.iter().zip(&variance).map(|(scale, variance)| scale / (variance + epsilon).sqrt()).collect();
     let weight = net.own(layer.node, 1)?;
     let mut weights = net.floats(&weight)?;
-    weights.iter_mut().enumerate().for_each(|(flat, weight)| *weight *= factors[layer.place(flat).0]);
+    weights.iter_mut().zip(layer.places()).for_each(|(weight, (out, _))| *weight *= factors[out]);
     net.set_floats(&weight, &weights);
     let old = layer.bias.as_ref().and_then(|bias| net.floats(&bias.name)).unwrap_or_else(|| vec![0.0; layer.outputs()]);
     let bias: Vec<f32> = (0..layer.outputs()).map(|c| (old[c] - mean[c]) * factors[c] + shift[c]).collect();
     set_bias(net, layer.node, &bias);
     let name = net.graph().node[at].name.clone();
     let output = net.graph().node[at].output[0].clone();
-    let input = std::mem::replace(&mut net.graph_mut().node[layer.node].output[0], output.clone());
+    net.graph_mut().node[layer.node].output[0] = output;
     net.graph_mut().node.remove(at);
-    let shifts = (0..factors.len()).map(|c| shift[c] - mean[c] * factors[c]).collect();
-    Some(Folded { name, input, output, factors, shifts })
+    Some(name)
 }
 
 /// Gives a convolution or product a bias of its own.

@@ -5,62 +5,81 @@ use crate::{
     draft::{Draft, FEW_ROWS, Judge, Prepared, layer_report},
     equalize::{self, Evened},
     error::{Finding, PrecisionError},
-    fold::{self, Folded},
+    fold,
     layers::{Layer, layers},
     net::Net,
-    observe::{Former, Observed, observe},
+    observe::{Former, Observed, Observer, observe},
     opset,
+    place::{activation_behind, places},
     quantize::{Int8, Quantised, Step, quantise},
     samples::Samples,
 };
 use planforge_types::preparation::{Method, Target};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
-/// Sums, and every value that may be quantised: observed once, whatever is chosen later.
-fn watched(net: &Net, layers: &[Layer]) -> BTreeMap<String, Option<usize>> {
-    let graph = net.graph();
-    let inputs = graph.input.iter().map(|input| &input.name);
-    let values = inputs.chain(graph.node.iter().flat_map(|node| &node.output));
-    let values = values.filter(|name| net.is_single(name) && net.initializer(name).is_none());
-    let mut watched: BTreeMap<String, Option<usize>> = values.map(|name| (name.clone(), None)).collect();
+/// Every value that may be quantised, and the axis of the channels of those that layers read: looked at once, whatever is
+/// chosen later.
+fn watched(net: &Net, layers: &[Layer], target: Target) -> BTreeMap<String, Option<usize>> {
+    let mut watched: BTreeMap<String, Option<usize>> = match target.has_cache() {
+        // A cache has a scale for every value.
+        true => unfused(net).into_iter().map(|name| (name, None)).collect(),
+        // Fewer layers have no other places than all of them.
+        false => {
+            let all: Vec<&Layer> = layers.iter().collect();
+            places(net, &all, target).points.into_keys().map(|name| (name, None)).collect()
+        }
+    };
     for layer in layers {
         watched.insert(layer.input.clone(), Some(layer.channel_axis));
     }
     watched
 }
 
+/// The values of the model, but for those that an activation alone reads: every backend computes it with what is before it.
+fn unfused(net: &Net) -> BTreeSet<String> {
+    let (readers, fixed) = (net.readers(), net.fixed_names());
+    let inputs = net.graph().input.iter().map(|input| &input.name);
+    let values = inputs.chain(net.graph().node.iter().flat_map(|node| &node.output));
+    let values = values.filter(|name| net.is_single(name) && net.initializer(name).is_none());
+    values.filter(|name| activation_behind(net, &readers, &fixed, name).is_none()).cloned().collect()
+}
+
 pub(crate) fn prepare(
     mut net: Net,
     samples: Option<&Samples>,
-    judge: Option<&Judge<'_>>,
+    judged: Option<&Samples>,
     draft: Draft<'_>,
 ) -> Result<Prepared, PrecisionError> {
     let options = draft.options;
-    let (Some(samples), Some(judge)) = (samples, judge) else {
-        return Err(PrecisionError::NoData { precision: options.kind.name().to_owned() });
-    };
+    let no_data = || PrecisionError::NoData { precision: options.kind.name().to_owned() };
+    let samples = samples.ok_or_else(no_data)?;
     let net = &mut net;
     let before = net.clone();
     let folded = fold::batch_norms(net);
     opset::raise(net, 13)?;
-    let mut equalized = Vec::new();
-    if options.equalize {
-        let pairs = equalize::pairs(net);
-        let wanted = equalize::wanted(net, &pairs);
-        let (seen, _) = observe(net, draft.runner, &samples.thinned(FEW_ROWS), &wanted, &[])?;
-        equalized = equalize::apply(net, &pairs, &seen);
+    let pairs = if options.equalize { equalize::pairs(net) } else { Vec::new() };
+    let wanted = equalize::wanted(net, &pairs);
+    let mut observer = Observer::of(&wanted, &[]);
+    // What the model itself says is asked on rows of the same data, unless other data judges.
+    let same = judged.is_none().then_some(&mut observer);
+    let judge = Judge::of(&before, Some(samples), judged, draft.runner, same)?.ok_or_else(no_data)?;
+    if judged.is_some() && !pairs.is_empty() {
+        observe(net, draft.runner, &samples.thinned(FEW_ROWS), &mut observer)?;
     }
+    let equalized = equalize::apply(net, &pairs, &observer.into_seen().0);
     let layers = layers(net);
     if layers.is_empty() {
         let why = "it has no convolution and no product with stored single-precision weights".to_owned();
         return Err(PrecisionError::Nothing { precision: options.kind.name().to_owned(), why });
     }
-    // A cache is for the model as it was: without what folding and evening out made of its values.
-    let formers = match options.target {
-        Target::Any | Target::TensorRt => formers(&folded, &equalized),
-        Target::OnnxRuntime | Target::Cpu => Vec::new(),
-    };
-    let (seen, before_seen) = observe(net, draft.runner, samples, &watched(net, &layers), &formers)?;
+    // A cache is for the model as it was: without what evening out made of its values.
+    let formers = if options.target.has_cache() { formers(&equalized) } else { Vec::new() };
+    let mut observer = Observer::of(&watched(net, &layers, options.target), &formers);
+    observe(net, draft.runner, samples, &mut observer)?;
+    let (seen, before_seen) = observer.into_seen();
     let how = Int8 {
         target: options.target,
         method: options.method,
@@ -75,8 +94,16 @@ pub(crate) fn prepare(
     };
     let costs: Vec<Cost> = free.iter().map(|layer| Cost { saved: layer.macs as f64 }).collect();
     let names: Vec<&str> = free.iter().map(|layer| layer.name.as_str()).collect();
-    let settled = judge.settle(options.budget, &costs, &names, |returned| make(returned).net)?;
-    let made = make(&settled.returned);
+    // The last one measured, which is mostly the one that stays.
+    let last: RefCell<Option<(BTreeSet<usize>, Quantised)>> = RefCell::default();
+    let settled = judge.settle(options.budget, &costs, &names, |returned| {
+        let made = make(returned);
+        let net = made.net.clone();
+        last.replace(Some((returned.clone(), made)));
+        net
+    })?;
+    let last = last.into_inner().filter(|(returned, _)| *returned == settled.returned);
+    let made = last.map_or_else(|| make(&settled.returned), |(_, made)| made);
     if made.refused.len() == free.len() {
         let why = made.refused.iter().map(|(name, why)| format!("'{name}': {why}")).collect::<Vec<_>>().join("; ");
         return Err(PrecisionError::Nothing { precision: options.kind.name().to_owned(), why });
@@ -105,39 +132,40 @@ pub(crate) fn prepare(
     let measured = judge.measured(&settled.reached, settled.evaluations);
     let draft = Draft { findings, ..draft };
     let mut prepared = draft.finish(&before, made.net, report, Some(measured));
-    prepared.report.folded = folded.into_iter().map(|of| of.name).collect();
+    prepared.report.folded = folded;
     prepared.report.equalized = equalized.into_iter().map(|of| of.name).collect();
-    let values = watched(&before, &[]);
-    let seen = values.keys().filter_map(|name| Some((name, before_seen.get(name).or_else(|| seen.get(name))?)));
-    prepared.scales = cache_scales(seen, options.method);
+    if options.target.has_cache() {
+        let of = |name: &str| before_seen.get(name).or_else(|| seen.get(name));
+        prepared.scales = cache_scales(&before, of, options.method);
+    }
     Ok(prepared)
 }
 
 /// What of the values before is something else now.
-fn formers(folded: &[Folded], evened: &[Evened]) -> Vec<Former> {
-    let mut formers: Vec<Former> = Vec::new();
-    for of in evened {
-        for (value, axis) in &of.values {
-            let (factors, shifts) = (of.factors.clone(), vec![0.0; of.factors.len()]);
-            formers.push(Former { name: value.clone(), value: value.clone(), axis: *axis, factors, shifts });
-        }
-    }
-    for of in folded {
-        let evened =
-            formers.iter().find(|former| former.value == of.output && former.factors.len() == of.factors.len());
-        let by = evened.map(|former| former.factors.clone()).unwrap_or_else(|| vec![1.0; of.factors.len()]);
-        // Backwards: of what the normalisation gave to what it took.
-        let factors = of.factors.iter().zip(by).map(|(factor, by)| by / factor).collect();
-        let shifts = of.factors.iter().zip(&of.shifts).map(|(factor, shift)| -shift / factor).collect();
-        formers.push(Former { name: of.input.clone(), value: of.output.clone(), axis: 1, factors, shifts });
-    }
-    formers
+fn formers(evened: &[Evened]) -> Vec<Former> {
+    let of = |of: &Evened, (value, axis): &(String, usize)| Former {
+        name: value.clone(),
+        value: value.clone(),
+        axis: *axis,
+        factors: of.factors.clone(),
+    };
+    evened.iter().flat_map(|evened| evened.values.iter().map(|value| of(evened, value))).collect()
 }
 
-fn cache_scales<'a>(seen: impl Iterator<Item = (&'a String, &'a Observed)>, method: Method) -> BTreeMap<String, f32> {
-    let step = |(name, observed): (&String, &Observed)| {
-        let step = Step::of(observed.histogram.range(method, true), true)?;
-        Some((name.clone(), step.scale))
-    };
-    seen.filter_map(step).collect()
+/// The scale of every value that was seen; what an activation alone reads takes that of the activation, behind which it
+/// could tell no more apart.
+fn cache_scales<'a>(net: &Net, seen: impl Fn(&str) -> Option<&'a Observed>, method: Method) -> BTreeMap<String, f32> {
+    let (readers, fixed) = (net.readers(), net.fixed_names());
+    let unfused = unfused(net);
+    let scale = |name: &str| Some(Step::of(seen(name)?.histogram.range(method, true), true)?.scale);
+    let mut scales: BTreeMap<String, f32> =
+        unfused.iter().filter_map(|name| Some((name.clone(), scale(name)?))).collect();
+    for name in net.graph().node.iter().rev().flat_map(|node| &node.output) {
+        if let Some(behind) = activation_behind(net, &readers, &fixed, name)
+            && let Some(scale) = scales.get(&net.graph().node[behind].output[0])
+        {
+            scales.insert(name.clone(), *scale);
+        }
+    }
+    scales
 }

@@ -52,26 +52,66 @@ impl Layer {
         self.dims.iter().product()
     }
 
-    /// Output and input channel of the weight at `flat`.
-    pub fn place(&self, flat: usize) -> (usize, usize) {
-        if self.op_type == "Conv" {
-            let inner: usize = self.dims[2..].iter().product();
-            let (out, within) = (flat / (self.dims[1] * inner), flat / inner % self.dims[1]);
-            return (out, out / (self.dims[0] / self.groups).max(1) * self.dims[1] + within);
+    /// Output and input channel of every weight, in order.
+    pub fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (rows, columns) = (self.dims[0], self.dims[1]);
+        let (is_conv, outputs_are_rows) = (self.op_type == "Conv", self.out_axis == 0);
+        let taps: usize = self.dims[2..].iter().product();
+        let of_group = (rows / self.groups).max(1);
+        let place = move |row: usize, column: usize| match (is_conv, outputs_are_rows) {
+            (true, _) => (row, row / of_group * columns + column),
+            (false, true) => (row, column),
+            (false, false) => (column, row),
+        };
+        (0..rows)
+            .flat_map(move |row| (0..columns).flat_map(move |column| std::iter::repeat_n(place(row, column), taps)))
+    }
+
+    /// Hands over the weights slice by slice, each with its outputs: one of all in it, or one of each.
+    pub fn by_output<'a, W>(&self, weights: &'a [W], mut each: impl FnMut(Outputs, &'a [W])) {
+        let (rows, columns) = (self.dims[0], self.dims[1]);
+        match self.out_axis {
+            0 => weights
+                .chunks_exact((weights.len() / rows).max(1))
+                .enumerate()
+                .for_each(|(out, weights)| each(Outputs::One(out), weights)),
+            _ => weights.chunks_exact(columns).for_each(|weights| each(Outputs::Each, weights)),
         }
-        let (row, column) = (flat / self.dims[1], flat % self.dims[1]);
-        if self.out_axis == 0 { (row, column) } else { (column, row) }
     }
 
     /// Largest magnitude of the weights of each output.
     pub fn largest_by_output(&self, weights: &[f32]) -> Vec<f32> {
         let mut largest = vec![0.0_f32; self.outputs()];
-        for (flat, weight) in weights.iter().enumerate() {
-            let (out, _) = self.place(flat);
-            largest[out] = largest[out].max(weight.abs());
-        }
+        self.by_output(weights, |outputs, weights| match outputs {
+            Outputs::One(out) => largest[out] = largest_of(weights),
+            Outputs::Each => largest.iter_mut().zip(weights).for_each(|(largest, weight)| {
+                *largest = largest.max(weight.abs());
+            }),
+        });
         largest
     }
+}
+
+/// Whose weights a slice holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Outputs {
+    One(usize),
+    /// Every output's, in order.
+    Each,
+}
+
+/// The greatest magnitude of numbers.
+fn largest_of(values: &[f32]) -> f32 {
+    const LANES: usize = 8;
+    let (whole, rest) = values.as_chunks::<LANES>();
+    let mut largest = [0.0_f32; LANES];
+    for values in whole {
+        for (largest, value) in largest.iter_mut().zip(values) {
+            let size = value.abs();
+            *largest = if size > *largest { size } else { *largest };
+        }
+    }
+    largest.into_iter().chain(rest.iter().map(|value| value.abs())).fold(0.0, f32::max)
 }
 
 /// Every layer, in the model's order.

@@ -47,5 +47,5 @@ pub use error::{DataError, Finding, PrecisionError};
 pub use planforge_types::preparation::{Budget, Kind, Method, Target};
 pub use prepare::prepare;
 pub use report::{Coverage, Document, LayerReport, Measured, Preparation};
-pub use run::{Reference, Runner, See, Session};
+pub use run::{Reference, Runner, See, Seen, Session};
 pub use samples::{FEW_SAMPLES, Samples, joined, ports, work};

@@ -4,12 +4,12 @@ use crate::{
     error::PrecisionError,
     net::Net,
     ranges::{Extent, Histogram},
-    run::Runner,
+    run::{Runner, Seen},
     samples::Samples,
 };
-use planforge_graph::ir::Tensor;
+use planforge_types::NamedTensors;
 use rayon::prelude::*;
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 /// Channels of one value.
 #[derive(Clone, Debug)]
@@ -27,16 +27,20 @@ impl Channels {
         self.sum.iter().map(|sum| sum / self.count.max(1) as f64).collect()
     }
 
-    /// `all_finite`: none of the values is left out.
-    fn add(&mut self, shape: &[usize], values: &[f32], all_finite: bool) {
-        let Some(&count) = shape.get(self.axis) else { return };
+    /// `axis`: where its channels lie in `shape`; `all_finite`: none of the values is left out.
+    fn add(&mut self, shape: &[usize], axis: usize, values: &[f32], all_finite: bool) {
+        let Some(&count) = shape.get(axis) else { return };
         if count == 0 || values.is_empty() {
             return;
         }
         if self.largest.len() != count {
             (self.largest, self.sum, self.count) = (vec![0.0; count], vec![0.0; count], 0);
         }
-        let inner: usize = shape[self.axis + 1..].iter().product();
+        self.count += (values.len() / count) as u64;
+        let inner: usize = shape[axis + 1..].iter().product();
+        if inner == 1 && all_finite {
+            return self.add_rows(values);
+        }
         for (run, values) in values.chunks_exact(inner.max(1)).enumerate() {
             let channel = run % count;
             let (largest, sum) = match all_finite {
@@ -49,7 +53,19 @@ impl Channels {
             self.largest[channel] = self.largest[channel].max(largest.into());
             self.sum[channel] += sum;
         }
-        self.count += (values.len() / count) as u64;
+    }
+
+    /// Of finite values whose channels lie next to one another.
+    fn add_rows(&mut self, values: &[f32]) {
+        let mut largest = vec![0.0_f32; self.largest.len()];
+        for row in values.chunks_exact(largest.len()) {
+            for ((largest, sum), value) in largest.iter_mut().zip(&mut self.sum).zip(row) {
+                let size = value.abs();
+                *largest = if size > *largest { size } else { *largest };
+                *sum += f64::from(*value);
+            }
+        }
+        self.largest.iter_mut().zip(largest).for_each(|(all, largest)| *all = all.max(largest.into()));
     }
 }
 
@@ -80,45 +96,45 @@ pub struct Observed {
 }
 
 impl Observed {
-    fn add(&mut self, tensor: &Tensor) {
-        let values = tensor.values::<f32>().unwrap_or_else(|_| {
-            let all = tensor.to_f64s();
-            Cow::Owned(all.into_iter().map(|value| value as f32).collect())
-        });
+    fn add(&mut self, seen: &Seen<'_>) {
+        let values = seen.values();
         let extent = Extent::of(&values);
         self.histogram.add(&values, &extent);
         if let Some(channels) = &mut self.channels {
-            channels.add(tensor.shape(), &values, extent.count == values.len() as u64);
+            let axis = seen.axis(channels.axis);
+            channels.add(seen.shape, axis, &values, extent.count == values.len() as u64);
         }
     }
 }
 
-/// A value of the model as it was, which is another one's now, each channel multiplied and moved.
+/// A value of the model as it was, which is another one's now, each channel multiplied.
 #[derive(Clone, Debug)]
 pub struct Former {
     pub name: String,
     /// What it is made of, and the axis of that one's channels.
     pub value: String,
     pub axis: usize,
-    /// `former = value * factor + shift`. Of channels without a factor nothing is known.
+    /// Of each channel; the axis holds equally long runs of them.
     pub factors: Vec<f32>,
-    pub shifts: Vec<f32>,
 }
 
 impl Former {
     /// Its numbers from those of the value.
-    fn of(&self, tensor: &Tensor) -> Option<Vec<f32>> {
-        let (shape, values) = (tensor.shape(), tensor.values::<f32>().ok()?);
-        let size = *shape.get(self.axis)?;
+    fn of(&self, seen: &Seen<'_>) -> Option<Vec<f32>> {
+        let (shape, axis, values) = (seen.shape, seen.axis(self.axis), seen.values());
+        let size = *shape.get(axis)?;
         let run = size.checked_div(self.factors.len()).filter(|run| *run > 0)?;
-        let inner: usize = shape[self.axis + 1..].iter().product();
+        let inner: usize = shape[axis + 1..].iter().product();
+        let factors: Vec<f32> = (0..size).map(|at| self.factors[(at / run).min(self.factors.len() - 1)]).collect();
         let mut former = Vec::with_capacity(values.len());
-        for (at, values) in values.chunks_exact(inner.max(1)).enumerate() {
-            let channel = (at % size / run).min(self.factors.len() - 1);
-            let (factor, shift) = (self.factors[channel], self.shifts[channel]);
-            if factor.is_finite() {
-                former.extend(values.iter().map(|value| value * factor + shift));
-            }
+        match inner {
+            1 => values
+                .chunks_exact(size)
+                .for_each(|row| former.extend(row.iter().zip(&factors).map(|(value, factor)| value * factor))),
+            _ => values
+                .chunks_exact(inner.max(1))
+                .zip(factors.iter().cycle())
+                .for_each(|(values, factor)| former.extend(values.iter().map(|value| value * factor))),
         }
         Some(former)
     }
@@ -127,8 +143,60 @@ impl Former {
 /// What was seen, by value.
 pub type Observations = BTreeMap<String, Observed>;
 
-/// Runs the model on all samples. `wanted`: the values to look at, and the axis of those whose channels matter; `formers`: the
-/// values of a model before that are counted by the way, whose histograms come second.
+/// Looks at values of runs.
+#[derive(Debug)]
+pub struct Observer<'a> {
+    seen: Observations,
+    before: Vec<(&'a Former, Observed)>,
+}
+
+impl<'a> Observer<'a> {
+    /// `wanted`: the values to look at, and the axis of those whose channels matter; `formers`: the values of a model before
+    /// that are counted by the way.
+    pub fn of(wanted: &BTreeMap<String, Option<usize>>, formers: &'a [Former]) -> Self {
+        let seen = wanted.iter().map(|(name, axis)| {
+            let channels = axis.map(|axis| Channels { axis, largest: Vec::new(), sum: Vec::new(), count: 0 });
+            (name.clone(), Observed { histogram: Histogram::default(), channels })
+        });
+        let before = formers.iter().map(|former| (former, Observed::default()));
+        Self { seen: seen.collect(), before: before.collect() }
+    }
+
+    /// The values that it has to be shown.
+    pub fn wanted(&self) -> impl Iterator<Item = &String> {
+        self.seen.keys()
+    }
+
+    /// Counts what one run took and gave.
+    pub fn look(&mut self, inputs: &NamedTensors, all: &[Seen<'_>]) {
+        let plain = inputs.iter().map(|(name, tensor)| Seen::plain(name, tensor));
+        let told: BTreeMap<&str, Seen<'_>> = plain.chain(all.iter().copied()).map(|seen| (seen.name, seen)).collect();
+        let now = self.seen.iter_mut().filter_map(|(name, observed)| Some((observed, told.get(name.as_str())?, None)));
+        let formers = self
+            .before
+            .iter_mut()
+            .filter_map(|(former, observed)| Some((observed, told.get(former.value.as_str())?, Some(*former))));
+        let mut counts: Vec<(&mut Observed, &Seen<'_>, Option<&Former>)> = now.chain(formers).collect();
+        // The largest first, so that no processor is left with one of them at the end.
+        counts.sort_by_key(|(_, seen, _)| std::cmp::Reverse(seen.bytes.len()));
+        counts.into_par_iter().with_max_len(1).for_each(|(observed, seen, former)| match former {
+            None => observed.add(seen),
+            Some(former) => {
+                if let Some(values) = former.of(seen) {
+                    observed.histogram.add(&values, &Extent::of(&values));
+                }
+            }
+        });
+    }
+
+    /// What was seen, and of the values of the model before.
+    pub fn into_seen(self) -> (Observations, Observations) {
+        let before = self.before.into_iter().map(|(former, observed)| (former.name.clone(), observed));
+        (self.seen, before.collect())
+    }
+}
+
+/// Runs the model on all samples, before the eyes of `observer`.
 ///
 /// # Errors
 ///
@@ -137,38 +205,14 @@ pub fn observe(
     net: &Net,
     runner: &dyn Runner,
     samples: &Samples,
-    wanted: &BTreeMap<String, Option<usize>>,
-    formers: &[Former],
-) -> Result<(Observations, BTreeMap<String, Observed>), PrecisionError> {
-    let mut seen: Observations = wanted
-        .iter()
-        .map(|(name, axis)| {
-            let channels = axis.map(|axis| Channels { axis, largest: Vec::new(), sum: Vec::new(), count: 0 });
-            (name.clone(), Observed { histogram: Histogram::default(), channels })
-        })
-        .collect();
-    let mut before: Vec<(&Former, Observed)> = formers.iter().map(|former| (former, Observed::default())).collect();
-    let mut session = runner.open(&net.model()?, samples.profile().as_ref(), &wanted.keys().cloned().collect())?;
+    observer: &mut Observer<'_>,
+) -> Result<(), PrecisionError> {
+    let watched = observer.wanted().cloned().collect();
+    let mut session = runner.open(&net.model()?, samples.profile().as_ref(), &watched)?;
     for index in 0..samples.batches() {
         let inputs = samples.inputs(index);
         // Counted once the run is over, on all processors, which the run would want, too.
-        let mut told: BTreeMap<String, Tensor> = BTreeMap::new();
-        for (name, tensor) in inputs.iter().filter(|(name, _)| wanted.contains_key(*name)) {
-            if let Ok(tensor) = Tensor::try_from(tensor.clone()) {
-                told.insert(name.clone(), tensor);
-            }
-        }
-        session.run(&inputs, &mut |name, tensor| {
-            told.insert(name.to_owned(), tensor.clone());
-        })?;
-        before.par_iter_mut().for_each(|(former, observed)| {
-            if let Some(values) = told.get(&former.value).and_then(|tensor| former.of(tensor)) {
-                observed.histogram.add(&values, &Extent::of(&values));
-            }
-        });
-        let observed: Vec<(&mut Observed, Tensor)> =
-            seen.iter_mut().filter_map(|(name, observed)| Some((observed, told.remove(name)?))).collect();
-        observed.into_par_iter().for_each(|(observed, tensor)| observed.add(&tensor));
+        session.run(&inputs, &mut |all| observer.look(&inputs, all))?;
     }
-    Ok((seen, before.into_iter().map(|(former, observed)| (former.name.clone(), observed)).collect()))
+    Ok(())
 }

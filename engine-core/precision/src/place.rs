@@ -71,18 +71,28 @@ pub fn places(net: &Net, layers: &[&Layer], target: Target) -> Places {
     places
 }
 
+/// The activation that alone reads `value`, by index: both run as one.
+pub fn activation_behind(
+    net: &Net,
+    readers: &BTreeMap<&str, Vec<usize>>,
+    fixed: &BTreeSet<String>,
+    value: &str,
+) -> Option<usize> {
+    let [at] = readers.get(value)?[..] else { return None };
+    let node = &net.graph().node[at];
+    let fused = is_standard(&node.domain) && matches!(node.op_type.as_str(), "Relu" | "Clip") && node.input[0] == value;
+    (fused && net.is_single(value) && !fixed.contains(value)).then_some(at)
+}
+
 /// The value behind the activation that follows at once, where nobody else reads what is before it: both run as one.
 fn behind_activation(net: &Net, readers: &BTreeMap<&str, Vec<usize>>, fixed: &BTreeSet<String>, value: &str) -> String {
     let mut value = value.to_owned();
     while let Some([at]) = readers.get(value.as_str()).map(|all| &all[..]) {
         let node = &net.graph().node[*at];
-        let fused = match node.op_type.as_str() {
-            "Relu" | "Clip" => node.input[0] == value,
-            // The bias behind a product.
-            "Add" => node.input.iter().any(|name| net.initializer(name).is_some()),
-            _ => false,
-        };
-        if !fused || fixed.contains(&value) {
+        // The bias behind a product, or an activation.
+        let is_bias = node.op_type == "Add" && node.input.iter().any(|name| net.initializer(name).is_some());
+        let fused = is_bias && !fixed.contains(&value) || activation_behind(net, readers, fixed, &value).is_some();
+        if !fused {
             break;
         }
         value.clone_from(&node.output[0]);

@@ -54,12 +54,14 @@ pub fn prepare(
     if let Some(name) = unknown {
         return Err(PrecisionError::Options(format!("there is no layer '{name}' to keep")));
     }
-    let judge = Judge::of(&original, samples, judged, runner)?;
     let report = Draft { options, runner, samples, findings };
+    if options.kind == Kind::Int8 {
+        return int8::prepare(original, samples, judged, report);
+    }
+    let judge = Judge::of(&original, samples, judged, runner, None)?;
     match options.kind {
-        Kind::Int8 => int8::prepare(original, samples, judge.as_ref(), report),
         Kind::Fp16 | Kind::Bf16 => typed::prepare(original, samples, judge.as_ref(), report),
-        Kind::Int8Weights | Kind::Int4Weights => blocks::prepare(original, judge.as_ref(), report),
+        _ => blocks::prepare(original, judge.as_ref(), report),
     }
 }
 

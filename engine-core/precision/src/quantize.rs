@@ -1,7 +1,7 @@
 //! Makes the quantised model: scales out of ranges, weights as integers, nodes of quantisation in their places.
 
 use crate::{
-    layers::Layer,
+    layers::{Layer, Outputs},
     net::{Net, float_bytes, int, node},
     observe::Observations,
     place::{Places, Readers, places},
@@ -72,11 +72,25 @@ pub fn weights(layer: &Layer, weights: &[f32], per_tensor: bool, least: impl Fn(
         }
         false => largest.enumerate().map(scale).collect(),
     };
-    let whole = |(flat, weight): (usize, &f32)| {
-        let scale = scales[if per_tensor { 0 } else { layer.place(flat).0 }];
-        (weight / scale).round_ties_even().clamp(-127.0, 127.0) as i8
-    };
-    (weights.iter().enumerate().map(whole).collect(), scales)
+    let mut integers = Vec::with_capacity(weights.len());
+    layer.by_output(weights, |outputs, weights| match outputs {
+        Outputs::One(out) => {
+            let scale = scales[if per_tensor { 0 } else { out }];
+            integers.extend(weights.iter().map(|weight| whole(weight / scale)));
+        }
+        Outputs::Each if per_tensor => integers.extend(weights.iter().map(|weight| whole(weight / scales[0]))),
+        Outputs::Each => integers.extend(weights.iter().zip(&scales).map(|(weight, scale)| whole(weight / scale))),
+    });
+    (integers, scales)
+}
+
+/// The nearest of the integers that weights have, the even one of two.
+fn whole(value: f32) -> i8 {
+    // As large as that, floats have no digits behind the point: what is added goes off again.
+    const NO_DIGITS: f32 = 12_582_912.0;
+    let value = if value > -127.0 { value } else { -127.0 };
+    let value = if value < 127.0 { value } else { 127.0 };
+    (value + NO_DIGITS - NO_DIGITS) as i8
 }
 
 /// Largest bias in steps of the products: half of what 32 bits hold, so that there is room for the sums it is added to.
@@ -147,8 +161,7 @@ fn quantise_layer(
     {
         let means = channels.means();
         let mut shift = vec![0.0_f64; layer.outputs()];
-        for (flat, (weight, integer)) in values.iter().zip(&integers).enumerate() {
-            let (out, channel) = layer.place(flat);
+        for ((weight, integer), (out, channel)) in values.iter().zip(&integers).zip(layer.places()) {
             let scale = scales[if how.per_tensor { 0 } else { out }];
             let error = f64::from(*integer) * f64::from(scale) - f64::from(*weight);
             shift[out] += error * means.get(channel).copied().unwrap_or(0.0);
@@ -266,4 +279,18 @@ fn trip(net: &mut Net, value: &str, step: Step) -> [NodeProto; 2] {
         node(first, "QuantizeLinear", &[value, &scale, &zero], &integers, vec![]),
         node(second, "DequantizeLinear", &[&integers, &scale, &zero], &end, vec![]),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_become_the_nearest_integer_the_even_one_of_two() {
+        for at in -40_000..=40_000 {
+            let value = at as f32 / 256.0;
+            assert_eq!(whole(value), value.round_ties_even().clamp(-127.0, 127.0) as i8, "{value}");
+        }
+        assert_eq!((whole(f32::MAX), whole(f32::MIN), whole(-0.0)), (127, -127, 0));
+    }
 }

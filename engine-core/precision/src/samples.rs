@@ -1,6 +1,7 @@
 //! Rows of data, fitted to a model's inputs: what ranges are observed on, and what accuracy is measured on.
 
 use crate::error::{DataError, Finding};
+use bytes::Bytes;
 use planforge_graph::ir::Tensor;
 use planforge_import::element_type;
 use planforge_onnx::{
@@ -141,19 +142,25 @@ impl Samples {
     }
 
     fn check_numbers(&self) -> Result<(), DataError> {
-        let mut constant = None;
+        let (mut constant, mut any_varies) = (None, false);
         for (port, array) in self.arrays.iter().filter(|(port, _)| is_float(port.element)) {
-            let values = Tensor::try_from(array.clone()).map(|tensor| tensor.to_f64s()).unwrap_or_default();
-            let row = values.len() / self.rows;
-            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                return Err(DataError::NotFinite { array: port.name.clone(), row: at / row.max(1), value: values[at] });
-            }
-            match values.iter().all(|value| *value == values[0]) {
-                true => {
-                    constant = constant.or(Some(DataError::Constant { array: port.name.clone(), value: values[0] }))
+            let bytes = array.bytes.len() / self.rows;
+            let (mut first, mut varies) = (None, false);
+            for (row, bytes) in array.bytes.chunks_exact(bytes.max(1)).enumerate() {
+                let tensor = Tensor::new(array.element, array.shape[1..].to_vec(), Bytes::copy_from_slice(bytes));
+                let values = tensor.map(|tensor| tensor.to_f64s()).unwrap_or_default();
+                if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+                    return Err(DataError::NotFinite { array: port.name.clone(), row, value: *value });
                 }
-                false => return Ok(()),
+                first = first.or_else(|| values.first().copied());
+                varies |= values.iter().any(|value| Some(*value) != first);
             }
+            any_varies |= varies;
+            let same = first.map(|value| DataError::Constant { array: port.name.clone(), value });
+            constant = constant.or(same);
+        }
+        if any_varies {
+            return Ok(());
         }
         constant.map_or(Ok(()), Err)
     }
@@ -216,7 +223,8 @@ impl Samples {
         let picked: Vec<usize> = (0..most.max(1)).map(|at| at * self.rows / most.max(1)).collect();
         let pick = |(port, array): &(Port, HostTensor)| {
             let row = array.bytes.len() / self.rows;
-            let bytes = picked.iter().flat_map(|at| &array.bytes[at * row..][..row]).copied().collect();
+            let mut bytes = Vec::with_capacity(picked.len() * row);
+            picked.iter().for_each(|at| bytes.extend_from_slice(&array.bytes[at * row..][..row]));
             let shape = [&[picked.len()], &array.shape[1..]].concat();
             (port.clone(), HostTensor { element: array.element, shape, bytes })
         };
@@ -228,8 +236,9 @@ impl Samples {
     pub fn inputs(&self, index: usize) -> NamedTensors {
         let cut = |(port, array): &(Port, HostTensor)| {
             let row = array.bytes.len() / self.rows;
+            let mut bytes = Vec::with_capacity(self.batch * row);
             let rows = (index * self.batch..).take(self.batch).map(|at| at.min(self.rows - 1));
-            let bytes = rows.flat_map(|at| &array.bytes[at * row..][..row]).copied().collect();
+            rows.for_each(|at| bytes.extend_from_slice(&array.bytes[at * row..][..row]));
             let shape = [&[self.batch], &array.shape[1..]].concat();
             (port.name.clone(), HostTensor { element: array.element, shape, bytes })
         };

@@ -10,7 +10,7 @@ use crate::{
     fold,
     layers::layers,
     net::{Net, bodies, floats, int, is_standard, node},
-    observe::{Observations, observe},
+    observe::{Observations, Observer, observe},
     opset,
     report::LayerReport,
     samples::Samples,
@@ -123,7 +123,9 @@ pub(crate) fn prepare(
             let values =
                 graph.input.iter().map(|input| &input.name).chain(graph.node.iter().flat_map(|node| &node.output));
             let wanted = values.filter(|name| net.is_single(name)).map(|name| (name.clone(), None)).collect();
-            Some(observe(&net, draft.runner, samples, &wanted, &[])?.0)
+            let mut observer = Observer::of(&wanted, &[]);
+            observe(&net, draft.runner, samples, &mut observer)?;
+            Some(observer.into_seen().0)
         }
         None => None,
     };
@@ -179,7 +181,7 @@ pub(crate) fn prepare(
     let measured =
         judge.zip(settled.as_ref()).map(|(judge, settled)| judge.measured(&settled.reached, settled.evaluations));
     let mut prepared = draft.finish(&before, made, report, measured);
-    prepared.report.folded = folded.into_iter().map(|of| of.name).collect();
+    prepared.report.folded = folded;
     Ok(prepared)
 }
 

@@ -60,6 +60,19 @@ fn data_that_does_not_fit_is_told() {
     assert!(matches!(wrong(&[]), DataError::NoInput { .. }));
     let error = wrong(&[("x", floats(&[2, 4], &[1.0, 2.0, 3.0, 4.0, 5.0, f32::NAN, 7.0, 8.0]))]);
     assert_eq!(error.to_string(), "array 'x' holds a number that is none, in row 1: NaN");
+    // Of every array, whatever the ones before it hold.
+    let two = TestModel::new(17)
+        .input("x", &[1, 4])
+        .input("z", &[1, 4])
+        .floats("a", &[4, 3], &numbers(12))
+        .node("Add", &["x", "z"], "sum", vec![])
+        .node("MatMul", &["sum", "a"], "y", vec![])
+        .output("y")
+        .model();
+    let second = floats(&[2, 4], &[1.0, 2.0, 3.0, f32::INFINITY, 5.0, 6.0, 7.0, 8.0]);
+    let error = fit(&two, &[("x", rows(2)), ("z", second)]).unwrap_err();
+    assert_eq!(error.to_string(), "array 'z' holds a number that is none, in row 0: inf");
+    assert!(fit(&two, &[("x", rows(2)), ("z", floats(&[2, 4], &[0.5; 8]))]).is_ok(), "one of them varies");
     let error = wrong(&[("x", floats(&[2, 4], &[0.5; 8]))]);
     assert_eq!(error.to_string(), "array 'x' is 0.5 everywhere: nothing can be calibrated on that");
     assert!(matches!(wrong(&[("x", rows(3)), ("labels", longs(&[1, 2]))]), DataError::Rows { .. }));

@@ -10,7 +10,7 @@ use std::fmt;
 /// Backend of the toolchains by which agents say that they prepare models, and in which version.
 pub const PREPARER: &str = "precision";
 /// Rises when the same model, data and options come to another prepared model than before.
-pub const PREPARER_REVISION: u32 = 2;
+pub const PREPARER_REVISION: u32 = 3;
 /// Most files of calibration data of one preparation.
 pub const DATA_FILES_MAX: usize = 1_024;
 /// Most layers that one preparation keeps by name, and the longest name.
@@ -98,6 +98,11 @@ impl Target {
     /// Whether values are u8 with a zero point, and biases int32.
     pub fn has_zero_points(self) -> bool {
         matches!(self, Self::OnnxRuntime | Self::Cpu)
+    }
+
+    /// Whether TensorRT may be meant, whose calibration cache has the ranges of the model as it was: they are found then.
+    pub fn has_cache(self) -> bool {
+        matches!(self, Self::Any | Self::TensorRt)
     }
 
     /// Whether it can run what would be made.

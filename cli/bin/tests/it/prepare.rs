@@ -158,6 +158,9 @@ fn what_cannot_be_prepared_is_said_and_nothing_is_written() {
     assert!(code == Some(6) && said.contains("cannot be met: the best"), "{code:?} {said}");
     let (code, said) = refused(&world, &with(&[&int8[..], &["--cache", "c", "--tensorrt-version", "11.0"]].concat()));
     assert!(code == Some(2) && said.contains("reads no calibration cache"), "{code:?} {said}");
+    let for_others = ["--cache", "c", "--tensorrt-version", "10.3.0", "--target", "cpu"];
+    let (code, said) = refused(&world, &with(&[&int8[..], &for_others].concat()));
+    assert!(code == Some(2) && said.contains("a calibration cache is TensorRT's, and the target is cpu"), "{said}");
     let (code, said) = refused(&world, &with(&["--precision", "bf16", "--target", "onnxruntime"]));
     assert!(code == Some(6) && said.contains("the target onnxruntime has no bf16"), "{code:?} {said}");
     let (code, said) = refused(&world, &["submit", "digits.onnx", "--calibration-method", "entropy"]);

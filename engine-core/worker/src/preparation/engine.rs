@@ -1,19 +1,21 @@
 //! An engine for this machine's CPU as what runs a model on calibration data: values that are looked at become outputs of
-//! the engine.
+//! the engine, images with their channels last, as the engine has them anyway.
 
-use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter};
+use planforge_backend::{Cancel, CompileRequest, Compiler, Events, Lent, LoadOptions, Meter};
 use planforge_device::cpu;
-use planforge_graph::ir::Tensor;
 use planforge_onnx::{
     Model,
-    proto::{TypeProto, ValueInfoProto, type_proto},
+    proto::{
+        AttributeProto, GraphProto, NodeProto, TypeProto, ValueInfoProto, attribute_proto::AttributeType, type_proto,
+    },
     write,
 };
-use planforge_precision::{PrecisionError, Reference, Runner, See, Session};
+use planforge_precision::{PrecisionError, Reference, Runner, See, Seen, Session};
 use planforge_types::{
-    BuildSpec, Digest, NamedTensors, OptimizationLevel, OptimizationProfile, Toolchain, fingerprint::DiscoveredDevice,
+    BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, OptimizationProfile, Toolchain,
+    fingerprint::DiscoveredDevice,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tempfile::TempDir;
 
 /// ONNX's number for single precision.
@@ -56,7 +58,8 @@ impl Events for Silent {
 /// A loaded engine, and the folder that its plan lies in.
 struct Loaded {
     meter: Box<dyn Meter>,
-    watched: BTreeSet<String>,
+    /// By output of the engine: the value that is looked at, and whether its channels lie last.
+    watched: BTreeMap<String, (String, bool)>,
     outputs: BTreeSet<String>,
     _folder: TempDir,
 }
@@ -95,13 +98,23 @@ impl EngineRunner<'_> {
         let mut proto = model.proto.clone();
         let graph = proto.graph.get_or_insert_default();
         let outputs: BTreeSet<String> = graph.output.iter().map(|output| output.name.clone()).collect();
-        let inputs: BTreeSet<&String> = graph.input.iter().map(|input| &input.name).collect();
-        let more: Vec<String> =
-            watched.iter().filter(|name| !outputs.contains(*name) && !inputs.contains(name)).cloned().collect();
-        for name in more {
-            let value = type_proto::Value::TensorType(type_proto::Tensor { elem_type: FLOAT, shape: None });
-            let r#type = TypeProto { value: Some(value), ..Default::default() };
-            graph.output.push(ValueInfoProto { name, r#type: Some(r#type), ..Default::default() });
+        let inputs: BTreeSet<String> = graph.input.iter().map(|input| input.name.clone()).collect();
+        let images = images(graph);
+        let mut seen = BTreeMap::new();
+        for name in watched.iter().filter(|name| !inputs.contains(*name)) {
+            let (output, channels_last) = match images.get(name) {
+                _ if outputs.contains(name) => (name.clone(), false),
+                None => (name.clone(), false),
+                Some(&rank) => {
+                    let output = format!("{name} (channels last)");
+                    graph.node.push(turned(name, &output, rank));
+                    (output, true)
+                }
+            };
+            if !outputs.contains(name) {
+                graph.output.push(single(&output));
+            }
+            seen.insert(output, (name.clone(), channels_last));
         }
         let path = folder.path().join("model.onnx");
         write::save(&path, &proto)?;
@@ -126,7 +139,7 @@ impl EngineRunner<'_> {
         };
         let plan = self.compiler.compile(&request, &Silent, &Cancel::default()).map_err(|e| failed(e.message))?;
         let meter = self.compiler.load(&plan.path, &LoadOptions::default()).map_err(|e| failed(e.message))?;
-        Ok(Loaded { meter, watched: watched.clone(), outputs, _folder: folder })
+        Ok(Loaded { meter, watched: seen, outputs, _folder: folder })
     }
 }
 
@@ -134,16 +147,69 @@ impl Session for Loaded {
     fn run(&mut self, inputs: &NamedTensors, see: &mut See<'_>) -> Result<NamedTensors, PrecisionError> {
         let failed = |message: String| PrecisionError::Run { message };
         self.meter.bind(inputs).map_err(|e| failed(e.message))?;
-        let outputs = self.meter.run().map_err(|e| failed(e.message))?;
         let mut given = NamedTensors::new();
-        for (name, tensor) in outputs {
-            if self.outputs.contains(&name) {
-                given.insert(name.clone(), tensor.clone());
+        let Self { meter, watched, outputs, .. } = self;
+        let mut look = |lent: &[Lent<'_>]| {
+            let seen = lent.iter().filter_map(|lent| {
+                let (name, channels_last) = watched.get(lent.name)?;
+                let Lent { element, shape, bytes, .. } = *lent;
+                Some(Seen { name, element, shape, channels_last: *channels_last, bytes })
+            });
+            see(&seen.collect::<Vec<_>>());
+            for lent in lent.iter().filter(|lent| outputs.contains(lent.name)) {
+                let tensor =
+                    HostTensor { element: lent.element, shape: lent.shape.to_vec(), bytes: lent.bytes.to_vec() };
+                given.insert(lent.name.to_owned(), tensor);
             }
-            if self.watched.contains(&name) {
-                see(&name, &Tensor::try_from(tensor).map_err(|e| failed(e.to_string()))?);
-            }
-        }
+        };
+        meter.run_lending(&mut look).map_err(|e| failed(e.message))?;
         Ok(given)
+    }
+}
+
+/// A single-precision output of sizes that nobody says.
+fn single(name: &str) -> ValueInfoProto {
+    let value = type_proto::Value::TensorType(type_proto::Tensor { elem_type: FLOAT, shape: None });
+    let r#type = TypeProto { value: Some(value), ..Default::default() };
+    ValueInfoProto { name: name.to_owned(), r#type: Some(r#type), ..Default::default() }
+}
+
+/// What convolutions and pools give, and what is computed from that element by element: engines have it with channels last.
+/// By name, with the number of axes.
+fn images(graph: &GraphProto) -> BTreeMap<String, usize> {
+    let mut images: BTreeMap<String, usize> = BTreeMap::new();
+    let stored = |name: &str| graph.initializer.iter().find(|tensor| tensor.name == name);
+    for node in &graph.node {
+        let rank = match node.op_type.as_str() {
+            "Conv" => node.input.get(1).and_then(|weight| stored(weight)).map(|weight| weight.dims.len()),
+            "MaxPool" | "AveragePool" | "BatchNormalization" | "Relu" | "Clip" | "Sigmoid" | "HardSwish"
+            | "HardSigmoid" | "LeakyRelu" | "Elu" => node.input.first().and_then(|input| images.get(input)).copied(),
+            "Add" | "Mul" if node.input.iter().all(|input| images.contains_key(input)) => {
+                node.input.first().and_then(|input| images.get(input)).copied()
+            }
+            _ => None,
+        };
+        if let (Some(rank), Some(output)) = (rank.filter(|rank| *rank > 2), node.output.first()) {
+            images.insert(output.clone(), rank);
+        }
+    }
+    images
+}
+
+fn turned(value: &str, output: &str, rank: usize) -> NodeProto {
+    let order = [0].into_iter().chain(2..rank as i64).chain([1]).collect();
+    let perm = AttributeProto {
+        name: "perm".to_owned(),
+        r#type: AttributeType::Ints.into(),
+        ints: order,
+        ..Default::default()
+    };
+    NodeProto {
+        name: output.to_owned(),
+        op_type: "Transpose".to_owned(),
+        input: vec![value.to_owned()],
+        output: vec![output.to_owned()],
+        attribute: vec![perm],
+        ..Default::default()
     }
 }
