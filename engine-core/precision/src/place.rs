@@ -21,6 +21,8 @@ pub struct Places {
     pub points: BTreeMap<String, Readers>,
     /// A value and the one whose scale it takes: moved numbers need no other, and joined ones the widest of all.
     pub shared: BTreeMap<String, String>,
+    /// Of those the ones whose own numbers do not widen it.
+    pub cut: BTreeSet<String>,
 }
 
 impl Places {
@@ -130,9 +132,20 @@ fn dense(net: &Net, layers: &[&Layer], target: Target, places: &mut Places) {
             && node.input.iter().any(|name| quantised(name))
             && node.input.iter().all(|name| net.is_single(name))
         {
-            node.input.iter().filter(|name| net.initializer(name).is_none()).for_each(|name| places.add(name, None));
+            let joined = node.input.iter().filter(|name| net.initializer(name).is_none());
+            joined.clone().for_each(|name| places.add(name, None));
             if !fixed.contains(&behind) {
                 places.add(&behind, None);
+                // Its kernel copies bytes of its own scale, and looks all others up one by one. What nobody else reads has
+                // that scale behind it in any case; what shares another's scale already keeps it.
+                let alone = |name: &&String| readers.get(name.as_str()).is_some_and(|all| all.len() == 1);
+                if target == Target::OnnxRuntime && behind == *output {
+                    let own: Vec<&String> = joined.filter(alone).filter(|name| places.group(name) == ***name).collect();
+                    for name in own.into_iter().filter(|name| !fixed.contains(*name)) {
+                        places.share(name, output);
+                        places.cut.insert(name.clone());
+                    }
+                }
             }
         } else if (MOVES.contains(&op) || AVERAGES.contains(&op))
             && quantised(&node.input[0])

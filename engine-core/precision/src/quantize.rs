@@ -46,7 +46,7 @@ impl Step {
 pub fn steps(places: &Places, seen: &Observations, how: Int8) -> BTreeMap<String, Step> {
     let symmetric = !how.target.has_zero_points();
     let mut ranges: BTreeMap<String, (f64, f64)> = BTreeMap::new();
-    for value in places.points.keys() {
+    for value in places.points.keys().filter(|value| !places.cut.contains(*value)) {
         let Some(observed) = seen.get(value) else { continue };
         let (low, high) = observed.histogram.range(how.method, symmetric);
         let range = ranges.entry(places.group(value)).or_insert((0.0, 0.0));
