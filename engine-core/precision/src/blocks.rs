@@ -149,9 +149,7 @@ impl Groups {
     fn of(layer: &Layer, values: &[f32], size: usize, bits: u32) -> Self {
         let (outputs, inputs) = (layer.outputs(), layer.inputs());
         let mut rows = vec![0.0_f32; values.len()];
-        for (value, (out, input)) in values.iter().zip(layer.places()) {
-            rows[out * inputs + input] = *value;
-        }
+        layer.each_weight(|at, out, input| rows[out * inputs + input] = values[at]);
         let mut groups =
             Self { integers: Vec::with_capacity(values.len()), scales: Vec::new(), outputs, inputs, size, bits };
         let most = ((1 << (bits - 1)) - 1) as f32;
@@ -195,8 +193,9 @@ fn blocked(net: &mut Net, layer: &Layer, groups: &Groups, before: &mut Vec<NodeP
     let Groups { outputs, inputs, .. } = *groups;
     let count = groups.count();
     let along_rows = layer.out_axis == 0;
-    let at = |(out, input): (usize, usize)| groups.integers[out * inputs + input] as u8;
-    let bytes = bit_packed(layer.places().map(at), groups.bits);
+    let mut integers = Vec::with_capacity(groups.integers.len());
+    layer.each_weight(|_, out, input| integers.push(groups.integers[out * inputs + input] as u8));
+    let bytes = bit_packed(integers.into_iter(), groups.bits);
     let (dims, scales): (Vec<i64>, Vec<f32>) = match along_rows {
         true => (vec![outputs as i64, count as i64], groups.scales.clone()),
         false => {

@@ -168,7 +168,7 @@ pub fn apply(net: &mut Net, pairs: &[Pair], seen: &Observations) -> Vec<Evened> 
         let name = match pair.maker {
             Maker::Layer(index) => {
                 let layer = &layers[index];
-                scale(net, layer.node, 1, layer.places().map(|(out, _)| divide(out)));
+                scale_weights(net, layer, |out, _| divide(out));
                 if let Some(bias) = &layer.bias {
                     scale(net, bias.node, bias.position, (0..pair.channels).map(divide));
                 }
@@ -183,11 +183,19 @@ pub fn apply(net: &mut Net, pairs: &[Pair], seen: &Observations) -> Vec<Evened> 
         };
         for (index, run) in &pair.readers {
             let layer = &layers[*index];
-            scale(net, layer.node, 1, layer.places().map(|(_, channel)| factors[channel / run]));
+            scale_weights(net, layer, |_, channel| factors[channel / run]);
         }
         changed.push(Evened { name, factors, values: pair.values.clone() });
     }
     changed
+}
+
+/// `factor`: by output and input channel.
+fn scale_weights(net: &mut Net, layer: &Layer, factor: impl Fn(usize, usize) -> f32) {
+    let Some(name) = net.own(layer.node, 1) else { return };
+    let Some(mut values) = net.floats(&name) else { return };
+    layer.each_weight(|at, out, channel| values[at] *= factor(out, channel));
+    net.set_floats(&name, &values);
 }
 
 fn scale(net: &mut Net, node: usize, position: usize, factors: impl Iterator<Item = f32>) {
@@ -206,8 +214,11 @@ fn exponents(net: &Net, layers: &[Layer], pair: &Pair, seen: &Observations) -> O
         for (at, largest) in channels.largest.iter().enumerate() {
             values[at / run] = values[at / run].max(*largest);
         }
-        for (weight, (_, channel)) in net.floats(&layer.weight)?.iter().zip(layer.places()) {
-            weights[channel / run] = weights[channel / run].max(f64::from(weight.abs()));
+        let stored = net.floats(&layer.weight)?;
+        let mut largest = vec![0.0_f32; layer.inputs()];
+        layer.each_weight(|at, _, channel| largest[channel] = largest[channel].max(stored[at].abs()));
+        for (channel, largest) in largest.into_iter().enumerate() {
+            weights[channel / run] = weights[channel / run].max(largest.into());
         }
     }
     let wished = values

@@ -38,7 +38,7 @@ fn fold_one(net: &mut Net) -> Option<String> {
         scale.iter().zip(&variance).map(|(scale, variance)| scale / (variance + epsilon).sqrt()).collect();
     let weight = net.own(layer.node, 1)?;
     let mut weights = net.floats(&weight)?;
-    weights.iter_mut().zip(layer.places()).for_each(|(weight, (out, _))| *weight *= factors[out]);
+    layer.each_weight(|at, out, _| weights[at] *= factors[out]);
     net.set_floats(&weight, &weights);
     let old = layer.bias.as_ref().and_then(|bias| net.floats(&bias.name)).unwrap_or_else(|| vec![0.0; layer.outputs()]);
     let bias: Vec<f32> = (0..layer.outputs()).map(|c| (old[c] - mean[c]) * factors[c] + shift[c]).collect();

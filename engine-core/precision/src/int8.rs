@@ -77,7 +77,12 @@ pub(crate) fn prepare(
     }
     // A cache is for the model as it was: without what evening out made of its values.
     let formers = if options.target.has_cache() { formers(&equalized) } else { Vec::new() };
-    let mut observer = Observer::of(&watched(net, &layers, options.target), &formers);
+    let observer = Observer::of(&watched(net, &layers, options.target), &formers);
+    let mut observer = match options.method {
+        // The largest number may be any.
+        Method::MinMax => observer,
+        _ => observer.sparing(samples.batches()),
+    };
     observe(net, draft.runner, samples, &mut observer)?;
     let (seen, before_seen) = observer.into_seen();
     let how = Int8 {

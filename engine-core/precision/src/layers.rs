@@ -52,19 +52,23 @@ impl Layer {
         self.dims.iter().product()
     }
 
-    /// Output and input channel of every weight, in order.
-    pub fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    /// Tells of every weight its place, its output and its input channel, in order.
+    pub fn each_weight(&self, mut each: impl FnMut(usize, usize, usize)) {
         let (rows, columns) = (self.dims[0], self.dims[1]);
         let (is_conv, outputs_are_rows) = (self.op_type == "Conv", self.out_axis == 0);
         let taps: usize = self.dims[2..].iter().product();
         let of_group = (rows / self.groups).max(1);
-        let place = move |row: usize, column: usize| match (is_conv, outputs_are_rows) {
-            (true, _) => (row, row / of_group * columns + column),
-            (false, true) => (row, column),
-            (false, false) => (column, row),
-        };
-        (0..rows)
-            .flat_map(move |row| (0..columns).flat_map(move |column| std::iter::repeat_n(place(row, column), taps)))
+        for row in 0..rows {
+            for column in 0..columns {
+                let (out, channel) = match (is_conv, outputs_are_rows) {
+                    (true, _) => (row, row / of_group * columns + column),
+                    (false, true) => (row, column),
+                    (false, false) => (column, row),
+                };
+                let first = (row * columns + column) * taps;
+                (first..first + taps).for_each(|at| each(at, out, channel));
+            }
+        }
     }
 
     /// Hands over the weights slice by slice, each with its outputs: one of all in it, or one of each.

@@ -3,13 +3,13 @@
 use crate::{
     error::PrecisionError,
     net::Net,
-    ranges::{Extent, Histogram},
+    ranges::Histogram,
     run::{Runner, Seen},
     samples::Samples,
 };
 use planforge_types::NamedTensors;
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// Channels of one value.
 #[derive(Clone, Debug)]
@@ -88,6 +88,37 @@ fn largest_and_sum(values: &[f32]) -> (f32, f64) {
     (largest.into_iter().fold(0.0, f32::max), sum.into_iter().sum())
 }
 
+/// Numbers of one value that are counted before any is passed over: many for each bin of its histogram.
+const ENOUGH: usize = 1 << 24;
+/// Shorter runs of numbers are not worth picking out.
+const RUN: usize = 16;
+
+/// Which numbers of a value are looked at in a run.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// About so many, or all.
+    most: usize,
+    run: usize,
+}
+
+impl Share {
+    /// Its numbers, or those of every so many-th place along its last axis, of others in each run. Where channels count
+    /// (`channels` is their axis), all of them or none are picked out of a place.
+    fn of<'a>(self, seen: &Seen<'a>, channels: Option<usize>) -> Cow<'a, [f32]> {
+        let values = seen.values();
+        let row = seen.shape.last().copied().unwrap_or(1);
+        let every = values.len().div_ceil(self.most.max(1));
+        let whole = channels.is_none_or(|axis| axis + 1 == seen.shape.len());
+        if every <= 1 || row < RUN || !whole {
+            return values;
+        }
+        let mut picked = Vec::with_capacity(values.len() / every + row);
+        let places = values.chunks_exact(row).skip(self.run % every).step_by(every);
+        places.for_each(|place| picked.extend_from_slice(place));
+        Cow::Owned(picked)
+    }
+}
+
 /// One value as it was seen.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
@@ -96,12 +127,11 @@ pub struct Observed {
 }
 
 impl Observed {
-    fn add(&mut self, seen: &Seen<'_>) {
-        let values = seen.values();
-        let extent = Extent::of(&values);
-        self.histogram.add(&values, &extent);
-        if let Some(channels) = &mut self.channels {
-            let axis = seen.axis(channels.axis);
+    fn add(&mut self, seen: &Seen<'_>, share: Share) {
+        let axis = self.channels.as_ref().map(|channels| seen.axis(channels.axis));
+        let values = share.of(seen, axis);
+        let extent = self.histogram.add(&values);
+        if let (Some(channels), Some(axis)) = (&mut self.channels, axis) {
             channels.add(seen.shape, axis, &values, extent.count == values.len() as u64);
         }
     }
@@ -120,8 +150,9 @@ pub struct Former {
 
 impl Former {
     /// Its numbers from those of the value.
-    fn of(&self, seen: &Seen<'_>) -> Option<Vec<f32>> {
-        let (shape, axis, values) = (seen.shape, seen.axis(self.axis), seen.values());
+    fn of(&self, seen: &Seen<'_>, share: Share) -> Option<Vec<f32>> {
+        let (shape, axis) = (seen.shape, seen.axis(self.axis));
+        let values = share.of(seen, Some(axis));
         let size = *shape.get(axis)?;
         let run = size.checked_div(self.factors.len()).filter(|run| *run > 0)?;
         let inner: usize = shape[axis + 1..].iter().product();
@@ -148,6 +179,7 @@ pub type Observations = BTreeMap<String, Observed>;
 pub struct Observer<'a> {
     seen: Observations,
     before: Vec<(&'a Former, Observed)>,
+    share: Share,
 }
 
 impl<'a> Observer<'a> {
@@ -159,7 +191,14 @@ impl<'a> Observer<'a> {
             (name.clone(), Observed { histogram: Histogram::default(), channels })
         });
         let before = formers.iter().map(|former| (former, Observed::default()));
-        Self { seen: seen.collect(), before: before.collect() }
+        Self { seen: seen.collect(), before: before.collect(), share: Share { most: usize::MAX, run: 0 } }
+    }
+
+    /// The same for so many runs in which it does not look at every number, where values have more than enough.
+    #[must_use]
+    pub fn sparing(self, runs: usize) -> Self {
+        let most = (ENOUGH / runs.max(1)).max(1 << 12);
+        Self { share: Share { most, run: 0 }, ..self }
     }
 
     /// The values that it has to be shown.
@@ -179,14 +218,16 @@ impl<'a> Observer<'a> {
         let mut counts: Vec<(&mut Observed, &Seen<'_>, Option<&Former>)> = now.chain(formers).collect();
         // The largest first, so that no processor is left with one of them at the end.
         counts.sort_by_key(|(_, seen, _)| std::cmp::Reverse(seen.bytes.len()));
+        let share = self.share;
         counts.into_par_iter().with_max_len(1).for_each(|(observed, seen, former)| match former {
-            None => observed.add(seen),
+            None => observed.add(seen, share),
             Some(former) => {
-                if let Some(values) = former.of(seen) {
-                    observed.histogram.add(&values, &Extent::of(&values));
+                if let Some(values) = former.of(seen, share) {
+                    observed.histogram.add(&values);
                 }
             }
         });
+        self.share.run += 1;
     }
 
     /// What was seen, and of the values of the model before.
@@ -215,4 +256,36 @@ pub fn observe(
         session.run(&inputs, &mut |all| observer.look(&inputs, all))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_types::ElementType;
+
+    #[test]
+    fn a_share_is_of_whole_places_and_of_others_in_each_run() {
+        // Forty pixels of thirty-two channels.
+        let values: Vec<f32> = (0..40 * 32).map(|at| at as f32).collect();
+        let seen = |channels_last| Seen {
+            name: "x",
+            element: ElementType::F32,
+            shape: &[1, 5, 8, 32],
+            channels_last,
+            bytes: bytemuck::cast_slice(&values),
+        };
+        let all = Share { most: usize::MAX, run: 3 };
+        assert_eq!(all.of(&seen(true), Some(3)), values);
+        let mut met = vec![0; values.len()];
+        for run in 0..4 {
+            let share = Share { most: values.len() / 4, run }.of(&seen(true), Some(3)).into_owned();
+            assert_eq!(share.len(), values.len() / 4);
+            assert!(share.chunks_exact(32).all(|place| place[0] % 32.0 == 0.0), "whole places");
+            share.into_iter().for_each(|value| met[value as usize] += 1);
+        }
+        assert!(met.into_iter().all(|times| times == 1), "four runs meet each place once");
+        // Channels that do not lie last would be picked unevenly.
+        assert_eq!(Share { most: 10, run: 0 }.of(&seen(false), Some(1)), values);
+        assert_eq!(Share { most: values.len() / 4, run: 0 }.of(&seen(false), None).len(), values.len() / 4);
+    }
 }

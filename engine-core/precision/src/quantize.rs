@@ -161,11 +161,11 @@ fn quantise_layer(
     {
         let means = channels.means();
         let mut shift = vec![0.0_f64; layer.outputs()];
-        for ((weight, integer), (out, channel)) in values.iter().zip(&integers).zip(layer.places()) {
+        layer.each_weight(|at, out, channel| {
             let scale = scales[if how.per_tensor { 0 } else { out }];
-            let error = f64::from(*integer) * f64::from(scale) - f64::from(*weight);
+            let error = f64::from(integers[at]) * f64::from(scale) - f64::from(values[at]);
             shift[out] += error * means.get(channel).copied().unwrap_or(0.0);
-        }
+        });
         let can_have = bias.is_some()
             || layer.op_type != "MatMul"
                 && net.graph().node[layer.node].input.get(2).is_none_or(|name| name.is_empty());
