@@ -50,7 +50,10 @@ def case(name, op, inputs, outputs=1, variable=1, domain="com.microsoft", versio
     graph = h.make_graph([node], name, infos, [h.make_empty_tensor_value_info(result) for result in results], weights)
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", version), h.make_opsetid("com.microsoft", 1)], producer_name="")
     model.ir_version = 10
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    # On several threads DynamicQuantizeLSTM quantizes the rows of each by themselves.
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     answers = session.run(None, dict(given[:variable]))
     where = os.path.join(FOLDER, name)
     data = os.path.join(where, "test_data_set_0")
@@ -73,6 +76,73 @@ def begin():
 def end():
     with open(os.path.join(FOLDER, "cases.json"), "w", encoding="utf-8") as out:
         json.dump({"onnxruntime": onnxruntime.__version__, "cases": CASES}, out, indent=1)
+
+
+def attention():
+    """With states of earlier runs, with shared heads, turned by position."""
+    case("attention_past", "Attention", [f(2, 3, 4), f(4, 12), f(12), None, f(2, 2, 2, 5, 2)], outputs=2, num_heads=2, unidirectional=1)
+    mask = np.array([[0, 0, 1, 1, 1, 1, 1, 1], [1] * 8], np.int32)
+    case("attention_past_mask", "Attention", [f(2, 3, 4), f(4, 12), f(12), mask, f(2, 2, 2, 5, 2)], outputs=2, num_heads=2, unidirectional=1)
+    mask = RNG.integers(0, 2, (2, 3, 3)).astype(np.int32) | np.eye(3, dtype=np.int32)
+    case("attention_mask_of_queries", "Attention", [f(2, 3, 4), f(4, 12), f(12), mask], num_heads=2)
+    quantized = [u8(2, 3, 4), i8(4, 12), f(12), one(0.02), one(0.01), None, one(120, np.uint8), one(0, np.int8)]
+    case("qattention", "QAttention", quantized, num_heads=2)
+    columns = quantized[:4] + [f(12) ** 2 + one(0.01), np.array([[1, 1, 0], [1, 1, 1]], np.int32), quantized[6], np.zeros(12, np.int8)]
+    case("qattention_columns", "QAttention", columns, num_heads=2)
+    case("qattention_past", "QAttention", quantized + [f(2, 2, 2, 4, 2)], outputs=2, num_heads=2, unidirectional=1)
+    case("multi_head_past", "MultiHeadAttention", [f(2, 3, 8), f(2, 3, 8), f(2, 3, 8), f(24), None, None, f(2, 2, 4, 4), f(2, 2, 4, 4)], outputs=3, variable=6, num_heads=2, unidirectional=1)
+    case("multi_head_of_states", "MultiHeadAttention", [f(2, 3, 8), f(2, 2, 5, 4), f(2, 2, 5, 4)], variable=3, num_heads=2)
+    angles = np.outer(np.arange(16), 1 / 100.0 ** (np.arange(4) / 4)).astype(np.float32)
+    cos, sin = np.cos(angles), np.sin(angles)
+    where = np.array([[3, 4, 5], [0, 9, 2]], np.int64)
+    case("rotary", "RotaryEmbedding", [f(2, 3, 16), where, cos, sin], variable=2)
+    case("rotary_neighbours", "RotaryEmbedding", [f(2, 2, 3, 8), where, cos, sin], variable=2, interleaved=1)
+    case("rotary_from", "RotaryEmbedding", [f(2, 3, 16), np.array([5], np.int64), cos, sin], variable=2)
+    case("rotary_part", "RotaryEmbedding", [f(2, 3, 16), where, cos[:, :2].copy(), sin[:, :2].copy()], variable=2, num_heads=2, rotary_embedding_dim=4)
+    heads = {"num_heads": 4, "kv_num_heads": 2}
+    wide = np.outer(np.arange(16), 1 / 100.0 ** (np.arange(8) / 8)).astype(np.float32)
+
+    def grouped(name, queries, ends, total, known=0, packed=False, tables=True, extra=(), **attributes):
+        batch = len(ends)
+        width = 16 * (4 + 2 * 2 if packed else 4)
+        states = [f(batch, 2, known, 16), f(batch, 2, known, 16)] if known else [None, None]
+        new = [None, None] if packed else [f(batch, queries, 32), f(batch, queries, 32)]
+        inputs = [f(batch, queries, width), *new, *states, np.array(ends, np.int32), one(total, np.int32)]
+        inputs += ([np.cos(wide), np.sin(wide)] if tables else [None, None]) + list(extra)
+        variable = sum(value is not None for value in inputs[:6])
+        case(name, "GroupQueryAttention", inputs, outputs=3, variable=variable, do_rotary=int(tables), **heads, **attributes)
+
+    grouped("grouped", 5, [4, 4], 5)
+    grouped("grouped_packed", 5, [4], 5, packed=True, tables=False)
+    grouped("grouped_plain", 5, [4, 4], 5, tables=False, scale=0.5, rotary_interleaved=0)
+    grouped("grouped_next", 1, [6], 7, known=6)
+    grouped("grouped_next_of_several", 1, [6, 3], 7, known=7)
+    grouped("grouped_rest", 3, [8], 9, known=6)
+    grouped("grouped_rest_in_buffer", 3, [8], 9, known=9, rotary_interleaved=1)
+    grouped("grouped_window", 6, [5], 6, tables=False, local_window_size=2)
+    grouped("grouped_window_next", 1, [8], 9, known=8, local_window_size=3)
+    grouped("grouped_softcap", 4, [3], 4, tables=False, softcap=2.0)
+    grouped("grouped_bias", 3, [2], 3, tables=False, extra=[None, f(1, 4, 3, 3)])
+
+
+def recurrent():
+    """Networks with weights of bytes, as the dynamic quantizer leaves them."""
+
+    def network(name, steps, batch, directions=1, states=False, columns=False, dtype=np.int8, **attributes):
+        wide = (directions, 24) if columns else (directions,)
+        scale = lambda: (RNG.random(wide) * 0.01 + 0.005).astype(np.float32)
+        zero = np.zeros(wide, dtype) if columns or dtype == np.int8 else RNG.integers(120, 136, wide).astype(dtype)
+        whole = (i8 if dtype == np.int8 else u8)
+        inputs = [f(steps, batch, 5), whole(directions, 5, 24), whole(directions, 6, 24), f(directions, 48), None]
+        inputs += [f(directions, batch, 6), f(directions, batch, 6)] if states else [None, None]
+        inputs += [None, scale(), zero, scale(), zero]
+        case(name, "DynamicQuantizeLSTM", inputs, outputs=3, hidden_size=6, **attributes)
+
+    network("dynamic_lstm", 4, 1)
+    network("dynamic_lstm_unsigned", 3, 1, dtype=np.uint8)
+    network("dynamic_lstm_columns", 3, 1, columns=True, direction="reverse")
+    network("dynamic_lstm_both_ways", 3, 1, directions=2, states=True, direction="bidirectional")
+    network("dynamic_lstm_batch", 3, 2, states=True)
 
 
 def main():
@@ -111,6 +181,15 @@ def main():
     case("qgemm_float", "QGemm", [u8(2, 4), scales[0], scales[1], i8(3, 4), one(0.02), one(0, np.int8)], transB=1)
     case("matmul_to_float", "MatMulIntegerToFloat", [u8(2, 4), i8(4, 3), scales[0], f(3) ** 2, scales[1], np.zeros(3, np.int8), f(3)])
     case("nhwc_max_pool", "NhwcMaxPool", [u8(1, 4, 4, 3)], kernel_shape=[2, 2], strides=[2, 2])
+    attention()
+    recurrent()
+    condition = np.array([[True, False, True, True, False]])
+    case("qlinear_where", "QLinearWhere", [condition, u8(2, 5), *scales[:2], u8(2, 5), *scales[2:4], *scales[4:]], variable=2)
+    case("quantize_16", "QuantizeLinear", [f(2, 5), one(2e-5), one(30000, np.uint16)])
+    case("quantize_16_signed", "QuantizeLinear", [f(2, 5), f(5) ** 2 * 1e-4 + one(1e-5), np.zeros(5, np.int16)], axis=1)
+    whole = RNG.integers(0, 65536, (2, 5)).astype(np.uint16)
+    case("dequantize_16", "DequantizeLinear", [whole, one(2e-5), one(30000, np.uint16)])
+    case("dequantize_8", "DequantizeLinear", [u8(2, 5), f(2) ** 2 + one(0.01), u8(2)], axis=0)
     end()
 
 

@@ -299,9 +299,28 @@ fn rotary_embedding(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         }
         turns.push(node.reshape(cache, vec![batch, length, 1, half])?);
     }
-    let (cos, sin) = (turns[0], turns[1]);
-    let head = node.part(x, 3, 0, turned)?;
     let interleaved = node.attributes.flag("interleaved", false)?;
+    let result = turn(node, x, [turns[0], turns[1]], interleaved)?;
+    if flat {
+        let shape = node.shape(given);
+        Ok(vec![node.reshape(result, shape)?])
+    } else {
+        Ok(vec![node.transpose(result, &[0, 2, 1, 3])?])
+    }
+}
+
+/// Turns the first elements of every head of (B,S,heads,size): pairs of them, neighbours or of the two halves. The cosines
+/// and sines are (B or 1,S,1,pairs).
+pub fn turn(
+    node: &mut Lowering<'_>,
+    x: ValueId,
+    [cos, sin]: [ValueId; 2],
+    interleaved: bool,
+) -> Result<ValueId, Refusal> {
+    let size = node.shape(x)[3];
+    let half = node.shape(cos)[3];
+    let turned = 2 * half;
+    let head = node.part(x, 3, 0, turned)?;
     let mut folded = node.shape(head);
     let axis = if interleaved { 4 } else { 3 };
     folded.truncate(3);
@@ -332,10 +351,5 @@ fn rotary_embedding(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         let rest = node.part(x, 3, turned, size - turned)?;
         result = node.emit(Op::Concat { axis: 3 }, &[result, rest])?;
     }
-    if flat {
-        let shape = node.shape(given);
-        Ok(vec![node.reshape(result, shape)?])
-    } else {
-        Ok(vec![node.transpose(result, &[0, 2, 1, 3])?])
-    }
+    Ok(result)
 }

@@ -3,14 +3,10 @@
 use super::{
     super::builder::Lowering,
     Rule,
-    attention::{join_heads, split_heads},
     linear::{CONV_ATTRIBUTES, conv_attributes, gemm},
-    sizes,
 };
 use crate::error::Refusal;
-use planforge_graph::ir::{
-    Activation, Binary, Compare, ElementType, Epilogue, GeluForm, MatMul, Op, ReduceKind, ValueId,
-};
+use planforge_graph::ir::{Activation, Binary, ElementType, Epilogue, GeluForm, MatMul, Op, ReduceKind, ValueId};
 
 pub const RULES: &[Rule] = &[
     Rule {
@@ -53,16 +49,6 @@ pub const RULES: &[Rule] = &[
     Rule { op_type: "SkipLayerNormalization", attributes: &["epsilon"], lower: |node| skip_norm(node, false) },
     Rule { op_type: "SkipSimplifiedLayerNormalization", attributes: &["epsilon"], lower: |node| skip_norm(node, true) },
     Rule { op_type: "EmbedLayerNormalization", attributes: &["epsilon", "mask_index_type"], lower: embed },
-    Rule {
-        op_type: "Attention",
-        attributes: &["mask_filter_value", "num_heads", "qkv_hidden_sizes", "scale", "unidirectional"],
-        lower: attention,
-    },
-    Rule {
-        op_type: "MultiHeadAttention",
-        attributes: &["mask_filter_value", "num_heads", "scale", "unidirectional"],
-        lower: multi_head_attention,
-    },
 ];
 
 /// The activation that a fused operator names, with up to two parameters.
@@ -207,138 +193,4 @@ fn embed(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         }
     };
     Ok(vec![y, lengths, sum])
-}
-
-/// What both attentions have in common.
-struct Heads {
-    count: usize,
-    scale: Option<f32>,
-    /// Added where the mask says no.
-    filter: f64,
-    causal: bool,
-}
-
-fn heads(node: &Lowering<'_>) -> Result<Heads, Refusal> {
-    Ok(Heads {
-        count: sizes("num_heads", &[node.attributes.required_int("num_heads")?])?[0],
-        scale: node.attributes.float("scale")?.filter(|&scale| scale != 0.0),
-        filter: node.attributes.float_or("mask_filter_value", -10_000.0)?.into(),
-        causal: node.attributes.flag("unidirectional", false)?,
-    })
-}
-
-/// A mask of keys as what is added to the scores: (B) counts the keys that are seen, (B,L) has 1 for each of them.
-fn key_bias(node: &mut Lowering<'_>, mask: ValueId, keys: usize, filter: f64) -> Result<ValueId, Refusal> {
-    let seen = match node.shape(mask)[..] {
-        [batch] => {
-            let column = node.counting(ElementType::I32, keys)?;
-            let count = node.reshape(mask, vec![batch, 1, 1, 1])?;
-            let count = node.cast(count, ElementType::I32)?;
-            node.compare(Compare::Less, column, count)?
-        }
-        [batch, length] if length == keys => {
-            let mask = node.reshape(mask, vec![batch, 1, 1, keys])?;
-            node.cast(mask, ElementType::Bool)?
-        }
-        _ => {
-            let value = format!("{:?}", node.shape(mask));
-            return Err(Refusal::Impossible { what: "the mask", value, shape: vec![keys] });
-        }
-    };
-    let (nothing, filter) = (node.scalar(ElementType::F32, 0.0)?, node.scalar(ElementType::F32, filter)?);
-    node.choose(seen, nothing, filter)
-}
-
-/// Queries, keys and values of (B,heads,S,size) to (B,S,heads * size).
-fn attend(
-    node: &mut Lowering<'_>,
-    heads: &Heads,
-    [q, k, v]: [ValueId; 3],
-    mask: Option<ValueId>,
-    bias: Option<ValueId>,
-) -> Result<ValueId, Refusal> {
-    let element = node.ty(q).element;
-    if element != ElementType::F32 {
-        return Err(Refusal::Element(element.to_string()));
-    }
-    let (shape, keys) = (node.shape(q), node.shape(k)[2]);
-    let scale = heads.scale.unwrap_or_else(|| 1.0 / (shape[3] as f32).sqrt());
-    let product = MatMul { alpha: scale, trans_b: true, ..MatMul::default() };
-    let mut scores = node.emit(Op::MatMul(product), &[q, k])?;
-    if let Some(mask) = mask {
-        let bias = key_bias(node, mask, keys, heads.filter)?;
-        scores = node.binary(Binary::Add, scores, bias)?;
-    }
-    if let Some(bias) = bias {
-        scores = node.binary(Binary::Add, scores, bias)?;
-    }
-    if heads.causal {
-        let column = node.counting(ElementType::I64, keys)?;
-        let row = node.counting(ElementType::I64, shape[2])?;
-        let row = node.reshape(row, vec![shape[2], 1])?;
-        let row = node.binary_with(Binary::Add, row, keys as f64 - shape[2] as f64)?;
-        let seen = node.compare(Compare::LessOrEqual, column, row)?;
-        let never = node.scalar(element, f32::MIN.into())?;
-        scores = node.choose(seen, scores, never)?;
-    }
-    let weights = node.emit(Op::Softmax { axis: 3, log: false }, &[scores])?;
-    let y = node.matmul(weights, v)?;
-    join_heads(node, y)
-}
-
-/// Self-attention with one product for queries, keys and values.
-fn attention(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
-    node.at_most(6)?;
-    node.only_outputs(1)?;
-    if node.optional(4).is_some() {
-        return Err(Refusal::Unsupported { what: "a past state".into() });
-    }
-    let (x, weights) = (node.input(0, "input")?, node.input(1, "weights")?);
-    let heads = heads(node)?;
-    let packed =
-        node.emit_optional(Op::MatMul(MatMul::default()), vec![Some(x), Some(weights), node.optional(2)], &[])?;
-    let width = node.shape(packed).last().copied().unwrap_or(0);
-    let parts = match node.attributes.ints("qkv_hidden_sizes")? {
-        Some(parts) => sizes("qkv_hidden_sizes", parts)?,
-        None => vec![width / 3; 3],
-    };
-    if parts.len() != 3 || parts.iter().sum::<usize>() != width || node.ty(packed).rank() != 3 {
-        let (value, shape) = (format!("{parts:?}"), node.shape(packed));
-        return Err(Refusal::Impossible { what: "the widths of queries, keys and values", value, shape });
-    }
-    let mut each = Vec::new();
-    let mut start = 0;
-    for part in parts {
-        let piece = node.part(packed, 2, start, part)?;
-        each.push(split_heads(node, piece, heads.count)?);
-        start += part;
-    }
-    let (mask, bias) = (node.optional(3), node.optional(5));
-    Ok(vec![attend(node, &heads, [each[0], each[1], each[2]], mask, bias)?])
-}
-
-fn multi_head_attention(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
-    node.at_most(6)?;
-    node.only_outputs(1)?;
-    let heads = heads(node)?;
-    let given = [node.input(0, "query")?, node.input(1, "key")?, node.input(2, "value")?];
-    let mut start = 0;
-    let mut each = Vec::new();
-    for mut id in given {
-        let Some(&width) = node.shape(id).get(2).filter(|_| node.ty(id).rank() == 3) else {
-            return Err(Refusal::Unsupported { what: "packed queries, keys or values".into() });
-        };
-        if let Some(bias) = node.optional(3) {
-            let total = node.shape(bias).iter().product::<usize>();
-            if start + width > total {
-                return Err(Refusal::Impossible { what: "the bias", value: total.to_string(), shape: node.shape(id) });
-            }
-            let part = node.part(bias, 0, start, width)?;
-            id = node.binary(Binary::Add, id, part)?;
-        }
-        start += width;
-        each.push(split_heads(node, id, heads.count)?);
-    }
-    let (mask, bias) = (node.optional(4), node.optional(5));
-    Ok(vec![attend(node, &heads, [each[0], each[1], each[2]], mask, bias)?])
 }

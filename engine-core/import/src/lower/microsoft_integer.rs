@@ -5,6 +5,7 @@ use super::{
     Rule,
     integer::{along, centred, dynamic_quantize, matmul_integer, saturate},
     pool::{average_pool, max_pool},
+    quantize::{dequantize, quantize},
 };
 use crate::error::Refusal;
 use planforge_graph::ir::{Activation, Binary, ElementType, MatMul, Op, ReduceKind, ValueId};
@@ -21,6 +22,10 @@ pub const RULES: &[Rule] = &[
         lower: average,
     },
     Rule { op_type: "QLinearConcat", attributes: &["axis"], lower: concat },
+    Rule { op_type: "QLinearWhere", attributes: &[], lower: choose },
+    // With types that the standard ones had not when they came.
+    Rule { op_type: "QuantizeLinear", attributes: &["axis", "block_size"], lower: quantize },
+    Rule { op_type: "DequantizeLinear", attributes: &["axis", "block_size"], lower: dequantize },
     Rule { op_type: "QLinearSoftmax", attributes: &["axis", "opset"], lower: softmax },
     Rule { op_type: "QGemm", attributes: &["alpha", "transA", "transB"], lower: qgemm },
     Rule { op_type: "DynamicQuantizeMatMul", attributes: &[], lower: dynamic_matmul },
@@ -134,6 +139,15 @@ fn concat(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     Ok(vec![quantized(node, y, 0, element)?])
 }
 
+fn choose(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(9)?;
+    let condition = node.input(0, "condition")?;
+    let (x, y) = (dequantized(node, 1)?, dequantized(node, 4)?);
+    let chosen = node.choose(condition, x, y)?;
+    let element = node.ty(node.input(1, "X")?).element;
+    Ok(vec![quantized(node, chosen, 7, element)?])
+}
+
 fn softmax(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(5)?;
     let x = dequantized(node, 0)?;
@@ -177,7 +191,7 @@ fn qgemm(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     Ok(vec![quantized(node, y, 7, element)?])
 }
 
-fn matmul_to_float(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+pub fn matmul_to_float(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(7)?;
     let (a_scale, b_scale) = (node.input(2, "a_scale")?, node.input(3, "b_scale")?);
     let given = [node.optional(0), node.optional(1), node.optional(4), node.optional(5)];

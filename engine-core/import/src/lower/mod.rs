@@ -16,8 +16,10 @@ mod linear;
 mod loss;
 mod math;
 mod microsoft;
+mod microsoft_attention;
 mod microsoft_blocks;
 mod microsoft_integer;
+mod microsoft_recurrent;
 mod ml;
 mod movement;
 mod nested;
@@ -131,7 +133,13 @@ const TABLES: &[&[Rule]] = &[
 ];
 
 /// What ONNX Runtime's optimizer and quantizer emit beside standard operators.
-const MICROSOFT: &[&[Rule]] = &[microsoft::RULES, microsoft_blocks::RULES, microsoft_integer::RULES];
+const MICROSOFT: &[&[Rule]] = &[
+    microsoft::RULES,
+    microsoft_attention::RULES,
+    microsoft_blocks::RULES,
+    microsoft_integer::RULES,
+    microsoft_recurrent::RULES,
+];
 
 /// Every domain with its rules; the standard one is empty.
 const DOMAINS: &[(&str, &[&[Rule]])] = &[

@@ -99,7 +99,7 @@ impl Given {
     }
 }
 
-fn quantize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+pub fn quantize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let given = given(node)?;
     let saturates = node.opset < 19 || node.attributes.flag("saturate", true)?;
     let asked = if node.opset >= 21 { asked(node, "output_dtype")? } else { None };
@@ -152,7 +152,7 @@ fn quantize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     }])
 }
 
-fn dequantize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+pub fn dequantize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let given = given(node)?;
     let (element, narrow) = node.kept(given.x);
     let to = node.ty(given.scale).element;

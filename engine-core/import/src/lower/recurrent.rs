@@ -33,6 +33,16 @@ pub const RULES: &[Rule] = &[
     cell!("LSTM", "input_forget", 8, &["Sigmoid", "Tanh", "Tanh"]),
 ];
 
+/// Of each direction, whether it goes backwards.
+pub fn directions(node: &Lowering<'_>) -> Result<&'static [i64], Refusal> {
+    Ok(match node.attributes.text_or("direction", "forward")? {
+        "forward" => &[0],
+        "reverse" => &[1],
+        "bidirectional" => &[0, 1],
+        other => return Err(Refusal::Attribute { name: "direction".into(), reason: format!("is {other}") }),
+    })
+}
+
 fn cell(
     node: &mut Lowering<'_>,
     name: &str,
@@ -42,12 +52,7 @@ fn cell(
     node.at_most(inputs)?;
     let batch_first = node.opset >= 14 && node.attributes.flag("layout", false)?;
     let (mut x, w, r) = (node.input(0, "X")?, node.input(1, "W")?, node.input(2, "R")?);
-    let reverse: &[i64] = match node.attributes.text_or("direction", "forward")? {
-        "forward" => &[0],
-        "reverse" => &[1],
-        "bidirectional" => &[0, 1],
-        other => return Err(Refusal::Attribute { name: "direction".into(), reason: format!("is {other}") }),
-    };
+    let reverse = directions(node)?;
     for name in ["activation_alpha", "activation_beta"] {
         if node.attributes.floats(name)?.is_some_and(|values| !values.is_empty()) {
             return Err(Refusal::Attribute { name: name.into(), reason: "is not supported".into() });
