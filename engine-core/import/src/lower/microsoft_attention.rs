@@ -398,6 +398,7 @@ fn put(
     whole: usize,
 ) -> Result<ValueId, Refusal> {
     let [batch, heads, length, size] = shape_of(node, new, "keys and values")?;
+    let places = node.counting(ElementType::I64, whole)?;
     let known = past.map_or(0, |past| node.shape(past).get(2).copied().unwrap_or(0));
     let zero = node.scalar(ElementType::F32, 0.0)?;
     let mut before = past;
@@ -410,7 +411,6 @@ fn put(
     }
     let before = before.ok_or(Refusal::Inner)?;
     // Which of the new ones stands at each place, where one does.
-    let places = node.counting(ElementType::I64, whole)?;
     let at = node.binary(Binary::Sub, places, start)?;
     let from = node.compare_with(Compare::GreaterOrEqual, at, 0.0)?;
     let to = node.compare_with(Compare::Less, at, length as f64)?;
