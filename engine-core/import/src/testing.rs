@@ -40,7 +40,9 @@ fn data_type(element: ElementType) -> DataType {
     match element {
         ElementType::F32 => DataType::Float,
         ElementType::F16 => DataType::Float16,
+        ElementType::U8 => DataType::Uint8,
         ElementType::I8 => DataType::Int8,
+        ElementType::I32 => DataType::Int32,
         ElementType::I64 => DataType::Int64,
         ElementType::Bool => DataType::Bool,
         other => unreachable!("no test uses {other:?}"),
