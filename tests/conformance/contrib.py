@@ -40,13 +40,15 @@ def one(value, dtype=np.float32):
 
 
 def case(name, op, inputs, outputs=1, variable=1, domain="com.microsoft", version=17, **attributes):
-    """`version` is that of the standard operators. The first `variable` inputs that are given are inputs of the model, the others constants; None leaves one out."""
+    """`version` is that of the standard operators. The first `variable` inputs that are given, or those of a list, are inputs of the model, the others constants; None leaves one out."""
     names = ["" if value is None else f"i{index}" for index, value in enumerate(inputs)]
     given = [(name, value) for name, value in zip(names, inputs) if name]
+    free = range(variable) if isinstance(variable, int) else variable
+    free, given = [given[index] for index in free], [pair for index, pair in enumerate(given) if index not in free]
     results = [f"o{index}" for index in range(outputs)]
     node = h.make_node(op, names, results, name=op, domain=domain, **attributes)
-    infos = [h.make_tensor_value_info(name, h.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in given[:variable]]
-    weights = [numpy_helper.from_array(value, name) for name, value in given[variable:]]
+    infos = [h.make_tensor_value_info(name, h.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in free]
+    weights = [numpy_helper.from_array(value, name) for name, value in given]
     graph = h.make_graph([node], name, infos, [h.make_empty_tensor_value_info(result) for result in results], weights)
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", version), h.make_opsetid("com.microsoft", 1)], producer_name="")
     model.ir_version = 10
@@ -54,13 +56,13 @@ def case(name, op, inputs, outputs=1, variable=1, domain="com.microsoft", versio
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    answers = session.run(None, dict(given[:variable]))
+    answers = session.run(None, dict(free))
     where = os.path.join(FOLDER, name)
     data = os.path.join(where, "test_data_set_0")
     os.makedirs(data)
     with open(os.path.join(where, "model.onnx"), "wb") as out:
         out.write(model.SerializeToString())
-    for stem, values in (("input", [value for _, value in given[:variable]]), ("output", answers)):
+    for stem, values in (("input", [value for _, value in free]), ("output", answers)):
         for index, value in enumerate(values):
             with open(os.path.join(data, f"{stem}_{index}.pb"), "wb") as out:
                 out.write(numpy_helper.from_array(value).SerializeToString())
@@ -190,6 +192,11 @@ def main():
     whole = RNG.integers(0, 65536, (2, 5)).astype(np.uint16)
     case("dequantize_16", "DequantizeLinear", [whole, one(2e-5), one(30000, np.uint16)])
     case("dequantize_8", "DequantizeLinear", [u8(2, 5), f(2) ** 2 + one(0.01), u8(2)], axis=0)
+    rows = np.array([[3, 0], [6, 6]], np.int64)
+    scale = f(7, 2) ** 2 + one(0.01)
+    case("gather_blocks", "GatherBlockQuantized", [u8(7, 16), rows, scale], variable=[1], bits=4, block_size=16, gather_axis=0, quantize_axis=1)
+    case("gather_blocks_zero", "GatherBlockQuantized", [u8(7, 16), rows, scale, u8(7, 1)], variable=[1], bits=4, block_size=16, gather_axis=0, quantize_axis=1)
+    case("gather_blocks_8", "GatherBlockQuantized", [u8(7, 32), rows, scale, u8(7, 2)], variable=[1], bits=8, block_size=16, gather_axis=0, quantize_axis=1)
     end()
 
 

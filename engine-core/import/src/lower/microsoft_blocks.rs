@@ -1,4 +1,4 @@
-//! Products of `com.microsoft` with weights of few bits, a scale for each block of them.
+//! Products and look-ups of `com.microsoft` in weights of few bits, with a scale for each block of them.
 
 use super::{super::builder::Lowering, Rule, sizes};
 use crate::{
@@ -8,11 +8,18 @@ use crate::{
 use planforge_graph::ir::{Binary, ElementType, MatMul, Op, Tensor, ValueId};
 use planforge_onnx::proto::tensor_proto::DataType;
 
-pub const RULES: &[Rule] = &[Rule {
-    op_type: "MatMulNBits",
-    attributes: &["K", "N", "accuracy_level", "bits", "block_size", "weight_prepacked"],
-    lower: matmul,
-}];
+pub const RULES: &[Rule] = &[
+    Rule {
+        op_type: "MatMulNBits",
+        attributes: &["K", "N", "accuracy_level", "bits", "block_size", "weight_prepacked"],
+        lower: matmul,
+    },
+    Rule {
+        op_type: "GatherBlockQuantized",
+        attributes: &["bits", "block_size", "gather_axis", "quantize_axis"],
+        lower: gather,
+    },
+];
 
 /// Largest size of a matrix or block: products of two of them stay in 64 bits.
 const MAX_SIZE: usize = 1 << 30;
@@ -90,6 +97,87 @@ fn matmul(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         let bias = node.cast(bias, ElementType::F32)?;
         y = node.binary(Binary::Add, y, bias)?;
     }
+    Ok(vec![node.cast(y, element)?])
+}
+
+/// Rows of a table of few bits, looked up before they are made numbers of: the table would be far larger then.
+fn gather(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(4)?;
+    node.attributes.must_be("gather_axis", 0)?;
+    let block = sizes("block_size", &[node.attributes.int_or("block_size", 128)?])?[0];
+    let bits = match node.attributes.int_or("bits", 4)? {
+        bits @ (4 | 8) => bits as usize,
+        other => return Err(Refusal::Attribute { name: "bits".into(), reason: format!("is {other}, not 4 or 8") }),
+    };
+    let (data, indices, scales) = (node.input(0, "data")?, node.input(1, "indices")?, node.input(2, "scales")?);
+    // Bytes hold two numbers of four bits; types of four bits are kept one to a byte already.
+    let is_packed = node.ty(data).element == ElementType::U8 && node.narrow(data).is_none();
+    let (count, width) = match node.shape(data)[..] {
+        [count, width] if is_packed => (count, width.saturating_mul(8 / bits)),
+        [count, width] => (count, width),
+        ref shape => {
+            let value = format!("{} axes", shape.len());
+            return Err(Refusal::Impossible { what: "the table", value, shape: shape.to_vec() });
+        }
+    };
+    if !(1..=MAX_SIZE).contains(&block) || ![1, -1].contains(&node.attributes.int_or("quantize_axis", 1)?) {
+        let reason = "is not the last axis, in blocks of some size".to_owned();
+        return Err(Refusal::Attribute { name: "quantize_axis".into(), reason });
+    }
+    let blocks = width.div_ceil(block);
+    if node.shape(scales) != [count, blocks] {
+        let value = format!("{:?}", node.shape(scales));
+        return Err(Refusal::Impossible { what: "the scales", value, shape: vec![count, blocks] });
+    }
+    let element = node.ty(scales).element;
+    let table =
+        |node: &mut Lowering<'_>, position: usize, what: &'static str, width: usize| match is_packed && bits == 4 {
+            true => {
+                let numbers = rows(node.known(position, what)?, bits, [count, width])?;
+                let packed = node.add_constant(numbers);
+                node.part(packed, 1, 0, width)
+            }
+            false => {
+                let id = node.input(position, what)?;
+                node.codes(id)
+            }
+        };
+    let numbers = table(node, 0, "data", width)?;
+    let looked_up = |node: &mut Lowering<'_>, id: ValueId| {
+        let found = node.emit(Op::Gather { axis: 0 }, &[id, indices])?;
+        node.cast(found, ElementType::F32)
+    };
+    let numbers = looked_up(node, numbers)?;
+    let shape = node.shape(numbers);
+    let axis = shape.len() - 1;
+    // One for every number of a block.
+    let spread = |node: &mut Lowering<'_>, id: ValueId| {
+        let found = looked_up(node, id)?;
+        let mut apart = node.shape(found);
+        if apart.last() != Some(&blocks) {
+            let value = format!("{apart:?}");
+            return Err(Refusal::Impossible { what: "the zero points", value, shape: vec![count, blocks] });
+        }
+        apart.push(1);
+        let found = node.reshape(found, apart.clone())?;
+        apart[axis + 1] = block;
+        let found = node.emit_as(Op::Expand, &[found], apart.clone())?;
+        apart.truncate(axis + 1);
+        apart[axis] = blocks.saturating_mul(block);
+        let found = node.reshape(found, apart)?;
+        node.part(found, axis, 0, width)
+    };
+    let scales = spread(node, scales)?;
+    let numbers = match node.optional(3) {
+        Some(_) => {
+            let zero = table(node, 3, "zero_points", blocks)?;
+            let zero = spread(node, zero)?;
+            node.binary(Binary::Sub, numbers, zero)?
+        }
+        None if is_packed => node.binary_with(Binary::Sub, numbers, f64::from(1u32 << (bits - 1)))?,
+        None => numbers,
+    };
+    let y = node.binary(Binary::Mul, numbers, scales)?;
     Ok(vec![node.cast(y, element)?])
 }
 
