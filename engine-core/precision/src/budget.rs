@@ -4,7 +4,7 @@
 //! that its integers make cheaper; where that leaves one that is too much by itself, in the order of harm alone. How many
 //! must is found by halving, as fewer errors are never more harm.
 
-use crate::{error::PrecisionError, run::Agreement};
+use crate::{error::PrecisionError, truth::Agreement};
 use planforge_types::preparation::Budget;
 use std::collections::BTreeSet;
 

@@ -7,8 +7,9 @@ use crate::{
     net::{Net, bytes_by_type},
     observe::Observer,
     report::{Coverage, LayerReport, Measured, Preparation, SCHEMA, answers},
-    run::{Agreement, Runner, Truth},
+    run::Runner,
     samples::Samples,
+    truth::{Agreement, Truth},
 };
 use planforge_onnx::proto::{ModelProto, StringStringEntryProto};
 use planforge_types::preparation::{Budget, Kind, Method, PrepareAsk, Target};

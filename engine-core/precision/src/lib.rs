@@ -5,7 +5,8 @@
 //! | `prepare` | from a model to the prepared one and its report |
 //! | `draft` | options, what losses are measured on, the report on its way |
 //! | `samples` | rows of data, fitted to inputs; labels |
-//! | `run` | running models on samples, and how near one is to another |
+//! | `run` | whoever runs models, and what it lends of a run |
+//! | `truth` | what a model says of samples, and how near another is to that |
 //! | `net`, `opset` | the working copy of a model, raised to the operators that are put in |
 //! | `layers` | convolutions and products with stored weights |
 //! | `observe`, `ranges` | what values were seen, histograms of them, and four ways to cut those |
@@ -40,6 +41,7 @@ mod ranges;
 mod report;
 mod run;
 mod samples;
+mod truth;
 mod typed;
 
 pub use draft::{Options, Prepared};
