@@ -297,7 +297,8 @@ fn turned(
     let [cos, sin] = [node.shape(turns[0]), node.shape(turns[1])];
     let fits = (cos[0] == batch || cos[0] == 1) && cos[1] == length && cos == sin && (1..=size / 2).contains(&cos[3]);
     if !fits {
-        return Err(Refusal::Impossible { what: "the cache", value: format!("{cos:?}"), shape: node.shape(x) });
+        let value = format!("{:?}", node.shape(turns[0]));
+        return Err(Refusal::Impossible { what: "the cache", value, shape: node.shape(x) });
     }
     turn(node, x, turns, interleaved)
 }

@@ -155,7 +155,7 @@ fn gather(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         let found = looked_up(node, id)?;
         let mut apart = node.shape(found);
         if apart.last() != Some(&blocks) {
-            let value = format!("{apart:?}");
+            let value = format!("{:?}", node.shape(found));
             return Err(Refusal::Impossible { what: "the zero points", value, shape: vec![count, blocks] });
         }
         apart.push(1);

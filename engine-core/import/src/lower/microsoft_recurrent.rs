@@ -76,7 +76,7 @@ fn sizes_of(node: &Lowering<'_>) -> Result<[usize; 4], Refusal> {
         return Err(Refusal::Impossible { what: "the rank of X, W or R", value, shape: shapes[0].clone() });
     };
     if rows != inputs || Some(gates) != hidden.checked_mul(4) || wide != gates || [steps, batch, hidden].contains(&0) {
-        let value = format!("{:?} and {:?}", shapes[1], shapes[2]);
+        let value = format!("{:?} and {:?}", node.shape(w), node.shape(r));
         return Err(Refusal::Impossible { what: "the weights", value, shape: shapes[0].clone() });
     }
     if node.attributes.int("hidden_size")?.is_some_and(|given| given != hidden as i64) {
