@@ -39,12 +39,13 @@ fn watched(net: &Net, layers: &[Layer], target: Target) -> BTreeMap<String, Opti
 }
 
 /// The values of the model, but for those that an activation alone reads: every backend computes it with what is before it.
+/// Before its inputs there is nothing.
 fn unfused(net: &Net) -> BTreeSet<String> {
     let (readers, fixed) = (net.readers(), net.fixed_names());
     let inputs = net.graph().input.iter().map(|input| &input.name);
-    let values = inputs.chain(net.graph().node.iter().flat_map(|node| &node.output));
-    let values = values.filter(|name| net.is_single(name) && net.initializer(name).is_none());
-    values.filter(|name| activation_behind(net, &readers, &fixed, name).is_none()).cloned().collect()
+    let made = net.graph().node.iter().flat_map(|node| &node.output);
+    let values = inputs.chain(made.filter(|name| activation_behind(net, &readers, &fixed, name).is_none()));
+    values.filter(|name| net.is_single(name) && net.initializer(name).is_none()).cloned().collect()
 }
 
 pub(crate) fn prepare(
@@ -149,7 +150,6 @@ pub(crate) fn prepare(
 /// What of the values before is something else now.
 fn formers(evened: &[Evened]) -> Vec<Former> {
     let of = |of: &Evened, (value, axis): &(String, usize)| Former {
-        name: value.clone(),
         value: value.clone(),
         axis: *axis,
         factors: of.factors.clone(),

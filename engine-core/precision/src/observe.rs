@@ -137,12 +137,11 @@ impl Observed {
     }
 }
 
-/// A value of the model as it was, which is another one's now, each channel multiplied.
+/// A value as it was in the model before: what it is now, each channel multiplied.
 #[derive(Clone, Debug)]
 pub struct Former {
-    pub name: String,
-    /// What it is made of, and the axis of that one's channels.
     pub value: String,
+    /// Axis of its channels.
     pub axis: usize,
     /// Of each channel; the axis holds equally long runs of them.
     pub factors: Vec<f32>,
@@ -232,7 +231,7 @@ impl<'a> Observer<'a> {
 
     /// What was seen, and of the values of the model before.
     pub fn into_seen(self) -> (Observations, Observations) {
-        let before = self.before.into_iter().map(|(former, observed)| (former.name.clone(), observed));
+        let before = self.before.into_iter().map(|(former, observed)| (former.value.clone(), observed));
         (self.seen, before.collect())
     }
 }

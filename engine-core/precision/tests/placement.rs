@@ -2,7 +2,7 @@
 
 use planforge_import::testing::{TestModel, int, ints, numbers};
 use planforge_onnx::Model;
-use planforge_precision::{Kind, Options, Reference, Samples, Target, ports, prepare};
+use planforge_precision::{Kind, Options, Prepared, Reference, Samples, Target, ports, prepare};
 use planforge_types::{ElementType, HostTensor, NamedTensors};
 use std::collections::BTreeMap;
 
@@ -30,14 +30,17 @@ fn joined(read: bool) -> Model {
     }
 }
 
-/// The scale by which each value is quantised.
-fn scales(model: &Model, target: Target) -> BTreeMap<String, f32> {
+fn prepared(model: &Model, target: Target) -> Prepared {
     let values: Vec<f32> = numbers(20 * 3 * 36);
     let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let rows = HostTensor { element: ElementType::F32, shape: vec![20, 3, 6, 6], bytes };
     let samples = Samples::fit(NamedTensors::from([("x".to_owned(), rows)]), &ports(model)).unwrap();
-    let prepared = prepare(model, Some(&samples), None, &Options::new(Kind::Int8, target), &Reference).unwrap();
-    let graph = prepared.proto.graph.unwrap();
+    prepare(model, Some(&samples), None, &Options::new(Kind::Int8, target), &Reference).unwrap()
+}
+
+/// The scale by which each value is quantised.
+fn scales(model: &Model, target: Target) -> BTreeMap<String, f32> {
+    let graph = prepared(model, target).proto.graph.unwrap();
     let stored = |name: &str| {
         let tensor = graph.initializer.iter().find(|tensor| tensor.name == name).unwrap();
         f32::from_le_bytes(tensor.raw_data[..4].try_into().unwrap())
@@ -81,4 +84,20 @@ fn a_pool_that_is_joined_keeps_the_scale_of_what_it_reads() {
     let scales = scales(&model, Target::OnnxRuntime);
     assert_eq!((scales["pool"], scales["rb"]), (scales["ra"], scales["both"]), "{scales:?}");
     assert!(scales["ra"] < scales["both"] / 5.0, "{scales:?}");
+}
+
+#[test]
+fn a_cache_has_a_scale_for_an_input_that_an_activation_alone_reads() {
+    let model = TestModel::new(17)
+        .input("x", &[1, 3, 6, 6])
+        .floats("a", &[8, 3, 1, 1], &numbers(24))
+        .node("Relu", &["x"], "r", vec![])
+        .node("Conv", &["r", "a"], "c", vec![])
+        .node("Relu", &["c"], "y", vec![])
+        .output("y")
+        .model();
+    let scales = prepared(&model, Target::TensorRt).scales;
+    assert!(["x", "r", "c", "y"].iter().all(|value| scales.contains_key(*value)), "{scales:?}");
+    assert_eq!(scales["c"], scales["y"], "what lies before an activation is cut as it cuts it");
+    assert!(prepared(&model, Target::Cpu).scales.is_empty());
 }
