@@ -8,6 +8,7 @@
 #![expect(clippy::print_stdout, reason = "what became of each model, for whoever reads the log")]
 
 mod drawn;
+mod finds;
 mod page;
 mod run;
 
@@ -40,14 +41,17 @@ fn chosen() -> Vec<Entry> {
 }
 
 fn told(outcome: &Outcome) -> String {
-    let Outcome { title, refused, wrong, peer_refused, max_error, behind, reference_share, reference_kinds, times_ms } =
-        outcome;
+    let Outcome { title, refused, wrong, peer_refused, max_error, .. } = outcome;
+    let Outcome { others_of_ties, behind, reference_share, reference_kinds, times_ms, .. } = outcome;
     let mut line = match (refused, wrong, peer_refused) {
         (Some(why), ..) => format!("{title}: refused: {why}"),
         (_, Some(why), _) => format!("{title}: WRONG: {why}"),
         (.., Some(why)) => format!("{title}: not compared: {why}"),
         _ => format!("{title}: right, {max_error:.1e}"),
     };
+    if *others_of_ties > 0 {
+        line.push_str(&format!(", {others_of_ties} others of a tie"));
+    }
     if *behind > 0 {
         line.push_str(&format!(", {behind} nodes behind"));
     }

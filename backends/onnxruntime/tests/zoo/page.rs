@@ -61,6 +61,9 @@ fn row(entry: &Entry, outcome: &Outcome) -> String {
     let exporter = if entry.exporter == "ts" { "TorchScript" } else { "dynamo" };
     let mut why: Vec<String> =
         [&outcome.refused, &outcome.wrong, &outcome.peer_refused].into_iter().flatten().cloned().collect();
+    if outcome.others_of_ties > 0 {
+        why.push(format!("{} of its boxes another of a tie", outcome.others_of_ties));
+    }
     if outcome.behind > 0 {
         why.push(format!("{} nodes of sizes that data decides", outcome.behind));
     }

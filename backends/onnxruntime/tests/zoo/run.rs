@@ -1,6 +1,9 @@
 //! One model of the zoo: built by the native compiler, run, and held against ONNX Runtime.
 
-use crate::drawn::{self, Entry};
+use crate::{
+    drawn::{self, Entry},
+    finds,
+};
 use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter, Window};
 use planforge_cpu::CpuCompiler;
 use planforge_device::cpu;
@@ -30,6 +33,9 @@ pub struct Outcome {
     /// Largest error of an output, against its scale.
     #[serde(default)]
     pub max_error: f64,
+    /// Finds that are others than ONNX Runtime's, of the same score.
+    #[serde(default)]
+    pub others_of_ties: usize,
     /// Nodes that follow the program, for only data decides their sizes.
     #[serde(default)]
     pub behind: u64,
@@ -91,36 +97,6 @@ fn words(error: &dyn Error) -> String {
     text.lines().take(3).collect::<Vec<_>>().join(" ").chars().take(400).collect()
 }
 
-/// The rows of outputs that all have as many: boxes with their scores and classes. Each number is over the largest of its
-/// output.
-fn rows(outputs: &NamedTensors) -> Option<Vec<Vec<f64>>> {
-    let count = *outputs.values().next()?.shape.first()?;
-    let mut rows = vec![Vec::new(); count];
-    for tensor in outputs.values() {
-        let values = Tensor::try_from(tensor.clone()).ok()?.to_f64s();
-        if tensor.shape.first() != Some(&count) || count == 0 {
-            return None;
-        }
-        let largest = values.iter().fold(1e-9, |largest: f64, value| largest.max(value.abs()));
-        for (row, values) in rows.iter_mut().zip(values.chunks_exact(values.len() / count)) {
-            row.extend(values.iter().map(|value| value / largest));
-        }
-    }
-    Some(rows)
-}
-
-/// Whether a list of finds is the same in another order: of two that are equal but for rounding, either may be first.
-fn same_in_another_order(given: &NamedTensors, expected: &NamedTensors, threshold: f64) -> bool {
-    let (Some(mut given), Some(expected)) = (rows(given), rows(expected)) else { return false };
-    let same =
-        |a: &Vec<f64>, b: &Vec<f64>| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= threshold);
-    given.len() == expected.len()
-        && expected.iter().all(|row| match given.iter().position(|other| same(other, row)) {
-            Some(at) => !given.swap_remove(at).is_empty(),
-            None => false,
-        })
-}
-
 /// Where two tensors of one shape differ first, how often they do, and by what.
 fn first_difference(given: &HostTensor, expected: &HostTensor, threshold: f64) -> String {
     let values =
@@ -138,16 +114,25 @@ fn first_difference(given: &HostTensor, expected: &HostTensor, threshold: f64) -
     }
 }
 
-/// What is wrong with `given`, and the largest error.
-fn compare(given: &NamedTensors, expected: &NamedTensors) -> (Option<String>, f64) {
+/// How outputs stand to those of ONNX Runtime.
+struct Compared {
+    /// What is wrong with them; absent where nothing is.
+    wrong: Option<String>,
+    /// Largest error, against its output's scale.
+    largest: f64,
+    /// Finds that are others of a tie.
+    others: usize,
+}
+
+fn compare(given: &NamedTensors, expected: &NamedTensors) -> Compared {
     let outputs = numerics::compare(given, expected, &BTreeMap::new());
     let threshold = numerics::threshold(Precision::Fp32);
     let largest = outputs.iter().map(|output| output.max_error).fold(0.0, f64::max);
     if numerics::passes(&outputs, threshold) {
-        return (None, largest);
+        return Compared { wrong: None, largest, others: 0 };
     }
-    if same_in_another_order(given, expected, threshold) {
-        return (None, threshold);
+    if let Some(others) = finds::others_of_ties(given, expected, threshold) {
+        return Compared { wrong: None, largest: threshold, others };
     }
     let wrong = outputs.iter().filter(|output| !numerics::passes(std::slice::from_ref(*output), threshold));
     let told = wrong.map(|output| {
@@ -159,7 +144,7 @@ fn compare(given: &NamedTensors, expected: &NamedTensors) -> (Option<String>, f6
         };
         format!("{}: {problem}{first}", output.name)
     });
-    (Some(told.collect::<Vec<_>>().join("; ")), largest)
+    Compared { wrong: Some(told.collect::<Vec<_>>().join("; ")), largest, others: 0 }
 }
 
 /// Builds an entry and compares it. `timed` holds it against ONNX Runtime on one and two threads, too.
@@ -189,8 +174,9 @@ pub fn entry(entry: &Entry, timed: bool) -> Outcome {
             (_, Err(error)) => outcome.peer_refused = Some(words(&error)),
             (Err(error), _) => outcome.wrong = Some(words(&error)),
             (Ok(given), Ok(expected)) => {
-                let (wrong, largest) = compare(&given, &expected);
+                let Compared { wrong, largest, others } = compare(&given, &expected);
                 outcome.max_error = outcome.max_error.max(largest);
+                outcome.others_of_ties = outcome.others_of_ties.max(others);
                 outcome.wrong =
                     outcome.wrong.or(wrong.map(|wrong| if larger { format!("larger: {wrong}") } else { wrong }));
             }
