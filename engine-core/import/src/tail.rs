@@ -8,7 +8,7 @@ use crate::{
     builder::{Builder, Eager, place},
     error::{ImportError, Problem, Refusal},
     label,
-    lower::lower_node,
+    lower::{lower_node, random},
     narrow::{Narrow, kept_type},
     order::{self, read_by},
     read_kept,
@@ -65,6 +65,12 @@ impl Behind {
                 return;
             }
             self.why.extend(builder.problems.drain(before..));
+        } else if random::is_random(node)
+            && let Some(refusal) = random::refusal(node, context.model.graph())
+        {
+            // It would be refused at every run.
+            let (op_type, opset) = (node.op_type.clone(), context.opset);
+            builder.problems.push(Problem::Node { node: label(node), op_type, opset, refusal });
         }
         self.nodes.push(index);
         self.names.extend(node.output.iter().filter(|name| !name.is_empty()).cloned());

@@ -5,6 +5,7 @@ mod classifiers;
 mod files;
 mod narrow;
 mod open;
+mod random;
 
 use super::{
     testing::{TestModel, dim, float, int, ints, numbers, text, value_info},

@@ -27,6 +27,7 @@ mod normalize;
 mod optional;
 mod pool;
 mod quantize;
+pub mod random;
 mod recurrent;
 mod reduce;
 mod regions;
@@ -124,6 +125,7 @@ const TABLES: &[&[Rule]] = &[
     optional::RULES,
     pool::RULES,
     quantize::RULES,
+    random::RULES,
     reduce::RULES,
     regions::RULES,
     resize::RULES,
