@@ -4,7 +4,7 @@
 #   tests/zoo.sh                 those of every push
 #   tests/zoo.sh all             all of them
 #   tests/zoo.sh bert,swin_t.ts  these
-#   tests/zoo.sh --write         all of them, and what was found into docs/models.md
+#   tests/zoo.sh --write [bert,swin_t.ts]   all of them or these, and what was found into docs/models.md
 #   tests/zoo.sh --times         the same with times beside ONNX Runtime, of an optimised build; on a quiet machine
 #   tests/zoo.sh --files DIR [bert,swin_t.ts]   nothing but the models' files, with their weights
 #
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 
 profile=()
 case "${1:-}" in
---write) export PLANFORGE_ZOO=all PLANFORGE_WRITE_ZOO=1 ;;
+--write) export PLANFORGE_ZOO="${2:-all}" PLANFORGE_WRITE_ZOO=1 ;;
 --times)
     export PLANFORGE_ZOO=all PLANFORGE_WRITE_ZOO=1 PLANFORGE_ZOO_TIMES=1
     profile=(--release)

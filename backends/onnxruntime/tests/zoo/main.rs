@@ -2,7 +2,7 @@
 //! built by the native compiler and held against ONNX Runtime.
 //!
 //! At every push those that are marked fast are run. `PLANFORGE_ZOO` says otherwise: `all`, or names with commas between.
-//! `PLANFORGE_WRITE_ZOO=1` writes what was found into `docs/models.md`, `PLANFORGE_ZOO_TIMES=1` with times. See
+//! `PLANFORGE_WRITE_ZOO=1` writes what was found of them into `docs/models.md`, `PLANFORGE_ZOO_TIMES=1` with times. See
 //! `tests/zoo.sh`. `PLANFORGE_ZOO_FILES` names a folder that takes the models' files, for other programs; nothing is run.
 
 #![expect(clippy::print_stdout, reason = "what became of each model, for whoever reads the log")]

@@ -16,13 +16,21 @@ fn path() -> PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/models.md")
 }
 
-/// The rows of the page by title: what each says in its column of results.
-pub fn known() -> BTreeMap<String, String> {
+/// The page's rows, as cells by title.
+pub type Rows = BTreeMap<String, Vec<String>>;
+
+/// Which cell says what became of a model, and which what times it took.
+const OUTPUTS: usize = 5;
+const TIMES: std::ops::RangeInclusive<usize> = 6..=7;
+
+/// The rows of the page as it is.
+pub fn known() -> Rows {
     let page = fs::read_to_string(path()).unwrap_or_default();
     let rows = page.lines().filter(|line| line.starts_with("| ") && line.matches(" | ").count() >= 6);
     let row = |line: &str| {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        Some((format!("{}.{}", cells.first()?, exporter(cells.get(2)?)), (*cells.get(5)?).to_owned()))
+        let inner = line.strip_prefix('|')?.strip_suffix('|')?;
+        let cells: Vec<String> = inner.split(" | ").map(|cell| cell.trim().to_owned()).collect();
+        Some((format!("{}.{}", cells.first()?, exporter(cells.get(2)?)), cells))
     };
     rows.filter_map(row).collect()
 }
@@ -45,8 +53,8 @@ fn word(outcome: &Outcome) -> &'static str {
 }
 
 /// Whether what the page says of a model is what became of it.
-pub fn agrees(known: &BTreeMap<String, String>, outcome: &Outcome) -> bool {
-    known.get(&outcome.title).is_some_and(|said| said == word(outcome))
+pub fn agrees(known: &Rows, outcome: &Outcome) -> bool {
+    known.get(&outcome.title).and_then(|cells| cells.get(OUTPUTS)).is_some_and(|said| said == word(outcome))
 }
 
 fn ratio(outcome: &Outcome, threads: u32) -> String {
@@ -56,7 +64,8 @@ fn ratio(outcome: &Outcome, threads: u32) -> String {
     }
 }
 
-fn row(entry: &Entry, outcome: &Outcome) -> String {
+/// The cells of a model that was run. Where it was not timed, `known` may say what it took.
+fn row(entry: &Entry, outcome: &Outcome, known: Option<&Vec<String>>) -> Vec<String> {
     let shapes = if entry.dynamic { "open" } else { "fixed" };
     let exporter = if entry.exporter == "ts" { "TorchScript" } else { "dynamo" };
     let mut why: Vec<String> =
@@ -74,30 +83,41 @@ fn row(entry: &Entry, outcome: &Outcome) -> String {
             outcome.reference_kinds.join(", ")
         ));
     }
-    format!(
-        "| {} | {} | {exporter} | {} | {shapes} | {} | {} | {} | {} |",
-        entry.name,
-        entry.library,
-        entry.opset,
-        word(outcome),
-        ratio(outcome, 1),
-        ratio(outcome, 2),
-        why.join("; ").replace('|', "\\|"),
-    )
+    let why = why.join("; ").replace('|', "\\|");
+    let opset = entry.opset.to_string();
+    let (times, outputs) = ([ratio(outcome, 1), ratio(outcome, 2)], word(outcome));
+    let mut cells: Vec<String> =
+        [&entry.name, &entry.library, exporter, &opset, shapes, outputs, &times[0], &times[1], &why]
+            .map(str::to_owned)
+            .to_vec();
+    let earlier =
+        known.filter(|_| outcome.times_ms.is_empty() && outputs == "right").and_then(|cells| cells.get(TIMES));
+    if let Some(earlier) = earlier {
+        cells[TIMES].clone_from_slice(earlier);
+    }
+    cells
 }
 
-/// Writes the page's table anew; models that were not run are left out, so all have to be.
+/// Writes the page's table anew; what it says of models that were not run stays, and so do times where none were taken.
 pub fn write(outcomes: &[Outcome]) {
     let page = fs::read_to_string(path()).expect("the page is there");
     let (before, rest) = page.split_once(BEGIN).expect("the page has a place for the table");
     let (_, after) = rest.split_once(END).expect("the page has a place for the table");
-    let entries: BTreeMap<String, Entry> = drawn::entries().into_iter().map(|entry| (entry.title(), entry)).collect();
-    let count = |of: &str| outcomes.iter().filter(|outcome| word(outcome) == of).count();
-    let names: std::collections::BTreeSet<&str> =
-        outcomes.iter().filter_map(|outcome| entries.get(&outcome.title)).map(|entry| entry.name.as_str()).collect();
+    let known = known();
+    let found: BTreeMap<&str, &Outcome> = outcomes.iter().map(|outcome| (outcome.title.as_str(), outcome)).collect();
+    let entries = drawn::entries();
+    let rows: Vec<Vec<String>> = entries
+        .iter()
+        .filter_map(|entry| {
+            let known = known.get(&entry.title());
+            found.get(entry.title().as_str()).map(|outcome| row(entry, outcome, known)).or_else(|| known.cloned())
+        })
+        .collect();
+    let count = |of: &str| rows.iter().filter(|cells| cells[OUTPUTS] == of).count();
+    let names: std::collections::BTreeSet<&str> = rows.iter().map(|cells| cells[0].as_str()).collect();
     let mut table = format!(
         "{} files of {} architectures: {} right, {} refused, {} wrong, {} built and not compared.\n\n",
-        outcomes.len(),
+        rows.len(),
         names.len(),
         count("right"),
         count("refused"),
@@ -108,11 +128,8 @@ pub fn write(outcomes: &[Outcome]) {
         "| model | library | exporter | opset | shapes | outputs | × ONNX Runtime, 1 thread | 2 threads | remarks |\n",
     );
     table.push_str("|---|---|---|---:|---|---|---|---|---|\n");
-    for outcome in outcomes {
-        if let Some(entry) = entries.get(&outcome.title) {
-            table.push_str(&row(entry, outcome));
-            table.push('\n');
-        }
+    for cells in rows {
+        table.push_str(&format!("| {} |\n", cells.join(" | ")));
     }
     fs::write(path(), format!("{before}{BEGIN}\n\n{table}\n{END}{after}")).expect("the page is written");
 }
