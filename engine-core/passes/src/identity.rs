@@ -1,8 +1,8 @@
-//! Drops nodes that give what they are given.
+//! Drops nodes that give what they are given, and of convolutions what computes nothing ([`taps`]).
 //!
 //! Before: `x -> Identity -> Reshape (to the shape it has) -> Mul 1 -> y`. After: readers of y read x.
 
-use super::edit::Edit;
+use super::{edit::Edit, taps};
 use planforge_graph::ir::{Activation, Binary, Graph, Node, Op, ValueId};
 
 pub fn run(graph: &mut Graph, changes: &mut Vec<String>) {
@@ -15,6 +15,7 @@ pub fn run(graph: &mut Graph, changes: &mut Vec<String>) {
         }
     }
     edit.apply(graph);
+    taps::run(graph, changes);
 }
 
 /// The input that the node's only output equals.

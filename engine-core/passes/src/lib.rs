@@ -36,6 +36,7 @@ mod scale;
 mod sink;
 mod slices;
 pub mod states;
+mod taps;
 #[cfg(test)]
 mod tests;
 

@@ -10,6 +10,7 @@ mod plans;
 mod quantized;
 mod random;
 mod recovered_attention;
+mod taps;
 
 use super::*;
 use planforge_graph::{
