@@ -1,5 +1,6 @@
 """The architectures of the zoo: how each is made from its library's code, with which inputs, and how it is exported."""
 
+import contextlib
 import dataclasses
 import typing
 
@@ -39,6 +40,53 @@ def tokens(count, vocabulary=1000, batch=1):
     return torch.randint(0, vocabulary, (batch, count))
 
 
+# Untrained, their numbers die out on the way: what comes out would be the last layer's bias, whatever went in.
+FAINT = (
+    "cait_xxs24_224",
+    "deeplabv3_mobilenet_v3_large",
+    "efficientvit_b0",
+    "ghostnet_050",
+    "googlenet",
+    "mobilevit_hf",
+    "repvgg_a0",
+    "repvit_m0_9",
+    "s3d",
+    "shufflenet_v2_x0_5",
+    "wav2letter",
+)
+
+
+def settled(model, *arguments, least=1e-6):
+    """Gives normalisations the spread of what they are given: with that of an untrained model numbers grow from layer to
+    layer, or die out. One number for all channels, which drawn weights have, too. Scales that begin at next to nothing
+    are a tenth. Where nothing normalises, weights are as large as keeps numbers what they are."""
+
+    def settle(module, given):
+        module.running_mean.zero_()
+        module.running_var.fill_(float(given[0].detach().pow(2).mean()) + least)
+
+    import torchvision
+
+    kinds = (torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torchvision.ops.FrozenBatchNorm2d)
+    hooks = [module.register_forward_pre_hook(settle) for module in model.modules() if isinstance(module, kinds)]
+    with torch.no_grad():
+        for module in model.modules() if not hooks else ():
+            if isinstance(module, (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Linear)):
+                torch.nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        for part in model.parameters():
+            if part.ndim == 1 and 0 < part.abs().max() < 1e-3:
+                part.fill_(0.1)
+        model.eval()(*arguments)
+    for hook in hooks:
+        hook.remove()
+    return model
+
+
+def lively(name, model, arguments):
+    """A model and its arguments; one of `FAINT` settled."""
+    return (settled(model, *arguments) if name in FAINT else model), arguments
+
+
 # --- torchvision -----------------------------------------------------------------------------------------------------
 
 
@@ -47,7 +95,7 @@ def vision(name, size=96, fast=False, **kwargs):
         import torchvision
 
         extra = {"init_weights": True, "aux_logits": True} if name in ("inception_v3", "googlenet") else {}
-        return torchvision.models.get_model(name, weights=None, **extra), [images(size)]
+        return lively(name, torchvision.models.get_model(name, weights=None, **extra), [images(size)])
 
     add(name, "torchvision", build, fast=fast, **kwargs)
 
@@ -88,7 +136,7 @@ def segmentation(name, size=96):
         import torchvision
 
         model = torchvision.models.get_model(name, weights=None, weights_backbone=None)
-        return OneOf(model), [images(size)]
+        return lively(name, OneOf(model), [images(size)])
 
     add(name, "torchvision", build)
 
@@ -121,41 +169,23 @@ class Detector(torch.nn.Module):
         return tuple(made[key] for key in made)
 
 
-def settled(model, image):
-    """Gives normalisations the spread of what they are given: with that of an untrained model numbers grow from layer to
-    layer, until boxes are as large as the image or none. One number for all channels, which drawn weights have, too."""
-
-    def settle(module, given):
-        module.running_mean.zero_()
-        module.running_var.fill_(float(given[0].detach().pow(2).mean()) + 0.01)
-
-    import torchvision
-
-    kinds = (torch.nn.BatchNorm2d, torchvision.ops.FrozenBatchNorm2d)
-    hooks = [module.register_forward_pre_hook(settle) for module in model.modules() if isinstance(module, kinds)]
-    with torch.no_grad():
-        model.eval()([image])
-    for hook in hooks:
-        hook.remove()
-    return model
-
-
-def spread_scores(model):
-    """Random heads say much the same everywhere; with larger weights, boxes and scores differ by more than rounding."""
+def spread_scores(model, gain):
+    """Random heads say much the same everywhere; with larger weights, boxes and scores differ by more than rounding. With
+    too large ones every score is one."""
     for part, module in model.named_modules():
         is_head = any(word in part for word in ("cls", "class", "score", "logits", "head"))
         if is_head and isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)):
-            torch.nn.init.normal_(module.weight, std=(2.0 / module.weight[0].numel()) ** 0.5)
+            torch.nn.init.normal_(module.weight, std=gain * (2.0 / module.weight[0].numel()) ** 0.5)
     return model
 
 
-def detector(name, size, fast=False, **kwargs):
+def detector(name, size, fast=False, gain=1.0, **kwargs):
     def build():
         import torchvision
 
         own = dict(weights=None, weights_backbone=None, **kwargs)
         image = torch.rand(3, size, size)
-        model = settled(spread_scores(torchvision.models.get_model(name, **own)), image)
+        model = settled(spread_scores(torchvision.models.get_model(name, **own), gain), [image], least=0.01)
         return Detector(model), [image]
 
     opset = 11 if name in ("ssd300_vgg16", "maskrcnn_resnet50_fpn") else 17
@@ -182,7 +212,7 @@ detector("maskrcnn_resnet50_fpn", 128, **RCNN)
 detector("maskrcnn_resnet50_fpn_v2", 128, **RCNN)
 detector("keypointrcnn_resnet50_fpn", 128, **RCNN)
 DENSE = SMALL | {"topk_candidates": 20, "detections_per_img": 20, "score_thresh": 0.02}
-detector("retinanet_resnet50_fpn", 128, **DENSE)
+detector("retinanet_resnet50_fpn", 128, gain=0.5, **DENSE)
 detector("retinanet_resnet50_fpn_v2", 128, **DENSE)
 detector("fcos_resnet50_fpn", 128, **DENSE)
 
@@ -191,7 +221,7 @@ def video(name, frames, size):
     def build():
         import torchvision
 
-        return torchvision.models.get_model(name, weights=None), [torch.rand(1, 3, frames, size, size)]
+        return lively(name, torchvision.models.get_model(name, weights=None), [torch.rand(1, 3, frames, size, size)])
 
     add(name, "torchvision", build)
 
@@ -228,7 +258,7 @@ def timm_model(name, size, fast=False, axes=None):
     def build():
         import timm
 
-        return timm.create_model(name, pretrained=False, exportable=True), [images(size)]
+        return lively(name, timm.create_model(name, pretrained=False, exportable=True), [images(size)])
 
     add(name, "timm", build, fast=fast, axes=axes)
 
@@ -294,12 +324,33 @@ class Given(torch.nn.Module):
         return tuple(made[name] for name in self.results)
 
 
+def broadcast_masks(masking):
+    """Masks by broadcasting: the library maps a function over every pair of places, which no exporter follows."""
+
+    def pairs(function, bh_indices=True):
+        def mask(batch, head, queries, keys):
+            lines = (batch, head, queries, keys) if bh_indices else (queries, keys)
+            ones = [1] * len(lines)
+            spread = [line.reshape(*ones[:at], -1, *ones[at + 1 :]) for at, line in enumerate(lines)]
+            made = function(*spread) if bh_indices else function(None, None, *spread)
+            return made.expand([line.shape[0] for line in lines])
+
+        return mask
+
+    masking._vmap_for_bhqkv = pairs
+    # Which the mapping needs, and indices that are tensors do not.
+    masking.TransformGetItemToIndex = contextlib.nullcontext
+    # Whether several texts stand in a row is looked for by an operator that ONNX lacks; here there is one.
+    masking.find_packed_sequence_indices = lambda position_ids: None
+
+
 def hub(name, model, config, inputs, results=("last_hidden_state",), fast=False, axes=None, opset=None, **settings):
     """A model of transformers by the names of its classes; `inputs` names and makes its arguments."""
 
     def build():
         import transformers
 
+        broadcast_masks(transformers.masking_utils)
         made = getattr(transformers, config)(**settings)
         made._attn_implementation = "sdpa" if name in ("vit_hf", "llama") else "eager"
         made.use_cache = False
@@ -308,7 +359,7 @@ def hub(name, model, config, inputs, results=("last_hidden_state",), fast=False,
             made.decoder_start_token_id = 0
         model_ = getattr(transformers, model)(made)
         arguments = inputs()
-        return Given(model_, list(arguments), results), list(arguments.values())
+        return lively(name, Given(model_, list(arguments), results), list(arguments.values()))
 
     more = {} if opset is None else {"opset": opset}
     add(name, "transformers", build, fast=fast, axes=axes, **more)
@@ -339,7 +390,7 @@ hub("mobilebert", "MobileBertModel", "MobileBertConfig", text(), vocab_size=1000
 hub("funnel", "FunnelBaseModel", "FunnelConfig", text(), vocab_size=1000, block_sizes=[1, 1], d_model=128, n_head=4, d_head=32, d_inner=256)
 hub("xlnet", "XLNetModel", "XLNetConfig", ids(), vocab_size=1000, d_model=128, n_layer=2, n_head=4, d_inner=256)
 hub("gpt2", "GPT2LMHeadModel", "GPT2Config", ids(), ("logits",), fast=True, axes=SEQUENCE, vocab_size=1000, n_embd=128, n_layer=2, n_head=4)
-hub("gpt_neo", "GPTNeoForCausalLM", "GPTNeoConfig", ids(), ("logits",), vocab_size=1000, hidden_size=128, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]])
+hub("gpt_neo", "GPTNeoForCausalLM", "GPTNeoConfig", ids(), ("logits",), opset=14, vocab_size=1000, hidden_size=128, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]])
 hub("opt", "OPTForCausalLM", "OPTConfig", text(), ("logits",), vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, ffn_dim=256, word_embed_proj_dim=128)
 hub("bloom", "BloomForCausalLM", "BloomConfig", text(), ("logits",), vocab_size=1000, hidden_size=128, n_layer=2, n_head=4)
 for name, kind in [("llama", "Llama"), ("mistral", "Mistral"), ("qwen2", "Qwen2"), ("gemma", "Gemma"), ("phi", "Phi"), ("olmo", "Olmo"), ("stablelm", "StableLm")]:
@@ -352,7 +403,7 @@ def both(count=16):
     return lambda: {"input_ids": tokens(count), "decoder_input_ids": tokens(8)}
 
 
-hub("t5", "T5ForConditionalGeneration", "T5Config", both(), ("logits",), fast=True, vocab_size=1000, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4)
+hub("t5", "T5ForConditionalGeneration", "T5Config", both(), ("logits",), fast=True, opset=14, vocab_size=1000, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4)
 hub("bart", "BartForConditionalGeneration", "BartConfig", both(), ("logits",), vocab_size=1000, d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256)
 hub("marian", "MarianMTModel", "MarianConfig", both(), ("logits",), vocab_size=1000, pad_token_id=999, d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256)
 hub("whisper", "WhisperForConditionalGeneration", "WhisperConfig", lambda: {"input_features": torch.randn(1, 80, 200), "decoder_input_ids": tokens(8)}, ("logits",), vocab_size=1000, pad_token_id=0, bos_token_id=1, eos_token_id=2, d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256, max_source_positions=100)
@@ -388,7 +439,7 @@ hub("informer", "TimesformerModel", "TimesformerConfig", lambda: {"pixel_values"
 
 
 def audio(name, build, **kwargs):
-    add(name, "torchaudio", build, **kwargs)
+    add(name, "torchaudio", lambda: lively(name, *build()), **kwargs)
 
 
 def conformer():
@@ -422,10 +473,11 @@ audio("conformer", conformer)
 audio("conv_tasnet", of_torchaudio(lambda t: t.models.ConvTasNet(2, enc_num_feats=64, msk_num_feats=32, msk_num_hidden_feats=64, msk_num_layers=3, msk_num_stacks=2), lambda: torch.randn(1, 1, 4000)))
 audio("deepspeech", of_torchaudio(lambda t: t.models.DeepSpeech(40, 128), lambda: torch.randn(1, 1, 50, 40)))
 audio("wav2letter", of_torchaudio(lambda t: t.models.Wav2Letter(input_type="mfcc", num_features=40), lambda: torch.randn(1, 40, 100)))
-audio("wav2vec2_audio", of_torchaudio(lambda t: First(t.models.wav2vec2_model("layer_norm", None, True, 128, 0.0, 16, 4, 2, 4, 0.0, 256, 0.0, 0.0, True, 0.0, 29)), lambda: torch.randn(1, 4000)))
+audio("wav2vec2_audio", of_torchaudio(lambda t: First(t.models.wav2vec2_model("layer_norm", None, True, 128, 0.0, 16, 4, 2, 4, 0.0, 256, 0.0, 0.0, True, 0.0, 29)), lambda: torch.randn(1, 4000)), opset=14)
 audio("mel_spectrogram", of_torchaudio(lambda t: t.transforms.MelSpectrogram(16000, n_fft=400, n_mels=40), lambda: torch.randn(1, 8000)), opset=17, fast=True)
 audio("hdemucs", of_torchaudio(lambda t: t.models.HDemucs(["a", "b"], channels=8, depth=4), lambda: torch.randn(1, 2, 44100)), opset=17)
-audio("wavernn", of_torchaudio(lambda t: t.models.WaveRNN([2, 2, 3], 32, 12, n_res_block=2, n_rnn=64, n_fc=64, n_freq=20, n_hidden=32, n_output=32), lambda: torch.randn(1, 1, 12 * 6), lambda: torch.randn(1, 1, 20, 10)))
+# The other exporter names an axis that there is not, which ONNX Runtime refuses, too.
+audio("wavernn", of_torchaudio(lambda t: t.models.WaveRNN([2, 2, 3], 32, 12, n_res_block=2, n_rnn=64, n_fc=64, n_freq=20, n_hidden=32, n_output=32), lambda: torch.randn(1, 1, 12 * 6), lambda: torch.randn(1, 1, 20, 10)), exporters=("dynamo",))
 audio("emformer", of_torchaudio(lambda t: First(t.models.Emformer(64, 4, 128, 2, 8, right_context_length=2)), lambda: torch.randn(1, 18, 64), lambda: torch.tensor([16])))
 audio("tacotron2_encoder", of_torchaudio(lambda t: Encoder(t.models.Tacotron2(n_symbol=40)), lambda: tokens(20, 40), lambda: torch.tensor([20])))
 

@@ -138,19 +138,33 @@ pub fn write(entry: &Entry, to: &Path) -> Result<BTreeMap<String, Vec<bool>>, Bo
     Ok(open)
 }
 
-/// Inputs of an entry; `larger`: with every open dimension twice as large.
-pub fn inputs(entry: &Entry, open: &BTreeMap<String, Vec<bool>>, larger: bool) -> NamedTensors {
-    let mut draw = Draw(1);
+/// Which inputs of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draws {
+    /// Of the sizes that the model was exported with.
+    Small,
+    /// With every open dimension twice as large.
+    Larger,
+    /// Small ones that differ from the first, and from each other: other whole numbers, and floats of the lower half of their range, for what
+    /// a network makes of noise depends on little more than its mean.
+    Others(u8),
+}
+
+/// Inputs of an entry.
+pub fn inputs(entry: &Entry, open: &BTreeMap<String, Vec<bool>>, draws: Draws) -> NamedTensors {
+    let others = if let Draws::Others(which) = draws { u64::from(which) } else { 0 };
+    let mut draw = Draw(1 + others);
     let mut tensors = NamedTensors::new();
     for Input(name, dtype, shape, low, high) in &entry.inputs {
         let is_open = |axis: usize| open.get(name).is_some_and(|open| open.get(axis) == Some(&true));
         let shape: Vec<usize> = shape
             .iter()
             .enumerate()
-            .map(|(axis, &size)| if larger && is_open(axis) { 2 * size } else { size })
+            .map(|(axis, &size)| if draws == Draws::Larger && is_open(axis) { 2 * size } else { size })
             .collect();
         let count: usize = shape.iter().product();
-        let mut number = || low + draw.part() * (high - low);
+        let part = if others > 0 && dtype == "float32" { 0.5 } else { 1.0 };
+        let mut number = || low + draw.part() * part * (high - low);
         let (element, bytes): (_, Vec<u8>) = match dtype.as_str() {
             "float32" => (ElementType::F32, (0..count).flat_map(|_| (number() as f32).to_le_bytes()).collect()),
             "int64" => (ElementType::I64, (0..count).flat_map(|_| (number().floor() as i64).to_le_bytes()).collect()),

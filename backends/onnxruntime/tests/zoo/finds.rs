@@ -14,19 +14,21 @@ const TIE: f64 = 8.0 / (1u64 << 23) as f64;
 /// One box of so many may be another.
 const ONE_OF: usize = 10;
 
-/// The rows of outputs that all have as many: boxes with their scores and classes. Each number is over the largest of its
-/// output.
+/// The rows of outputs that are a list of finds: all have as many, and one of them is boxes. Each number is over the
+/// largest of its output.
 fn rows(outputs: &NamedTensors) -> Option<Vec<Vec<f64>>> {
-    let count = *outputs.values().next()?.shape.first()?;
+    let boxes = outputs.values().find(|tensor| matches!(tensor.shape[..], [_, 4]))?;
+    let count = boxes.shape[0];
+    if count < 2 || outputs.len() < 2 || outputs.values().any(|tensor| tensor.shape.first() != Some(&count)) {
+        return None;
+    }
     let mut rows = vec![Vec::new(); count];
     for tensor in outputs.values() {
         let values = Tensor::try_from(tensor.clone()).ok()?.to_f64s();
-        if tensor.shape.first() != Some(&count) || count == 0 {
-            return None;
-        }
-        let largest = values.iter().fold(1e-9, |largest: f64, value| largest.max(value.abs()));
-        for (row, values) in rows.iter_mut().zip(values.chunks_exact(values.len() / count)) {
-            row.extend(values.iter().map(|value| value / largest));
+        let largest = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+        let unit = if largest > 0.0 { largest } else { 1.0 };
+        for (row, values) in rows.iter_mut().zip(values.chunks_exact((values.len() / count).max(1))) {
+            row.extend(values.iter().map(|value| value / unit));
         }
     }
     Some(rows)
@@ -162,6 +164,20 @@ mod tests {
     fn the_order_of_finds_is_not_looked_at() {
         let turned: Vec<_> = finds().into_iter().rev().collect();
         assert_eq!(others_of_ties(&outputs(&turned), &outputs(&finds()), 1e-3), Some(0));
+    }
+
+    #[test]
+    fn rows_of_anything_else_have_an_order() {
+        let tensor = |values: &[f32], shape: &[usize]| {
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            HostTensor { element: ElementType::F32, shape: shape.to_vec(), bytes }
+        };
+        let one = |name: &str, tensor| NamedTensors::from([(name.to_owned(), tensor)]);
+        let (first, second) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], [5.0, 6.0, 7.0, 8.0, 1.0, 2.0, 3.0, 4.0]);
+        let turned = |shape| others_of_ties(&one("x", tensor(&first, shape)), &one("x", tensor(&second, shape)), 1e-3);
+        assert_eq!((turned(&[2, 4]), turned(&[2, 2, 2])), (None, None));
+        let tiny = |value| one("x", tensor(&[value; 4], &[1, 4]));
+        assert_eq!(others_of_ties(&tiny(1e-40), &tiny(2e-40), 1e-3), None, "one is twice the other");
     }
 
     #[test]

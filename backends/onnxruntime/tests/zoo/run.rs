@@ -1,7 +1,7 @@
 //! One model of the zoo: built by the native compiler, run, and held against ONNX Runtime.
 
 use crate::{
-    drawn::{self, Entry},
+    drawn::{self, Draws, Entry},
     finds,
 };
 use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter, Window};
@@ -48,6 +48,9 @@ pub struct Outcome {
     #[serde(default)]
     pub times_ms: BTreeMap<u32, [f64; 2]>,
 }
+
+/// How many other inputs are tried for one that gives other outputs: a detector may find the same in some.
+const OTHERS: u8 = 4;
 
 struct Silent;
 
@@ -147,6 +150,19 @@ fn compare(given: &NamedTensors, expected: &NamedTensors) -> Compared {
     Compared { wrong: Some(told.collect::<Vec<_>>().join("; ")), largest, others: 0 }
 }
 
+/// What is wrong with a model that gives `others` for other inputs: where every output is the same to within what is
+/// allowed, its layers could compute anything. Lists without finds say nothing either way.
+fn told_apart(given: &NamedTensors, others: impl Iterator<Item = NamedTensors>) -> Option<String> {
+    let same = |other: NamedTensors| {
+        let is_empty = given.values().chain(other.values()).any(|tensor| tensor.shape.contains(&0));
+        let outputs = numerics::compare(&other, given, &BTreeMap::new());
+        !is_empty && numerics::passes(&outputs, numerics::threshold(Precision::Fp32))
+    };
+    let mut others = others.map(same).peekable();
+    let is_same = others.peek().is_some() && others.all(|same| same);
+    is_same.then(|| "no output tells one input from another, so nothing is shown".into())
+}
+
 /// Builds an entry and compares it. `timed` holds it against ONNX Runtime on one and two threads, too.
 pub fn entry(entry: &Entry, timed: bool) -> Outcome {
     let mut outcome = Outcome { title: entry.title(), ..Outcome::default() };
@@ -163,11 +179,13 @@ pub fn entry(entry: &Entry, timed: bool) -> Outcome {
     };
     let runtime = OnnxRuntimeCompiler::of_environment();
     let oracle = runtime.oracle().expect("the library was found");
-    for larger in [false, true] {
+    let mut first = None;
+    for draws in [Draws::Small, Draws::Larger] {
+        let larger = draws == Draws::Larger;
         if larger && profile.is_none() {
             break;
         }
-        let inputs = drawn::inputs(entry, &open, larger);
+        let inputs = drawn::inputs(entry, &open, draws);
         let expected = oracle.outputs(&model, &inputs, Duration::from_secs(120), &Cancel::default());
         let given = meter.bind(&inputs).and_then(|()| meter.run());
         match (given, expected) {
@@ -179,10 +197,18 @@ pub fn entry(entry: &Entry, timed: bool) -> Outcome {
                 outcome.others_of_ties = outcome.others_of_ties.max(others);
                 outcome.wrong =
                     outcome.wrong.or(wrong.map(|wrong| if larger { format!("larger: {wrong}") } else { wrong }));
+                first.get_or_insert(given);
             }
         }
     }
-    let inputs = drawn::inputs(entry, &open, false);
+    if let Some(given) = first {
+        let others = (1..=OTHERS).map_while(|which| {
+            let inputs = drawn::inputs(entry, &open, Draws::Others(which));
+            meter.bind(&inputs).and_then(|()| meter.run()).ok()
+        });
+        outcome.wrong = outcome.wrong.or(told_apart(&given, others));
+    }
+    let inputs = drawn::inputs(entry, &open, Draws::Small);
     if let Ok(layers) = meter.bind(&inputs).and_then(|()| meter.layers(1)) {
         let all: f64 = layers.iter().map(|layer| layer.median_ms).sum();
         let by_reference: Vec<_> = layers.iter().filter(|layer| layer.tactic.starts_with("reference_")).collect();
@@ -236,4 +262,28 @@ fn times(
         samples.sort_unstable_by(f64::total_cmp);
         samples[samples.len() / 2]
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_types::ElementType;
+
+    #[test]
+    fn a_model_that_gives_the_same_for_everything_shows_nothing() {
+        let outputs = |values: &[f32]| {
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let tensor = HostTensor { element: ElementType::F32, shape: vec![values.len()], bytes };
+            NamedTensors::from([("y".to_owned(), tensor)])
+        };
+        let told = |given: &[f32], others: &[&[f32]]| {
+            told_apart(&outputs(given), others.iter().map(|other| outputs(other))).is_some()
+        };
+        assert!(told(&[1.0, 2.0], &[&[1.0001, 2.0], &[1.0, 2.0001]]));
+        assert!(!told(&[1.0, 2.0], &[&[1.0, 2.0], &[1.1, 2.0]]), "one is another");
+        assert!(!told(&[1e-40, 2e-40], &[&[2e-40, 1e-40]]), "of any size");
+        assert!(!told(&[], &[&[]]), "nothing was found");
+        assert!(!told(&[1.0, 2.0], &[&[1.0]]), "another was found");
+        assert!(!told(&[1.0, 2.0], &[]), "no other inputs could be run");
+    }
 }
