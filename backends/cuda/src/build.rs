@@ -31,7 +31,7 @@ use planforge_plan::{GraphSummary, PassSummary};
 use planforge_types::{
     BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision, failure::chain,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 /// Programs of every profile, without tactics, and all there is to say of the graph.
 #[derive(Debug)]
@@ -239,7 +239,10 @@ pub fn finish(
     };
     for (program, &rows_apart) in draft.programs.iter().zip(&draft.rows_apart) {
         let mut program = program.clone();
+        let began = Instant::now();
         device.compile_all(&program.sources)?;
+        let (kernels, seconds) = (program.sources.len(), began.elapsed().as_secs_f32());
+        tracing::info!(kernels, seconds, "kernels without a choice are compiled");
         let tuned = tune(device, &mut program, &weights, Effort::of_level(level), &mut times, go_on)?;
         finished.timed += tuned.timed;
         finished.known += tuned.known;

@@ -10,10 +10,27 @@ use planforge_graph::ir::Activation;
 
 /// Generated kernels that can compute a step on such a device; of products at most so many `tiles`.
 pub fn own_kernels(target: gemm::Device, program: &Program, work: &Work, tiles: usize) -> Vec<Generated> {
-    let gemm = |problem: Option<gemm::Problem>| {
-        let Some(problem) = problem else { return Vec::new() };
-        let tiles = gemm::tiles(&problem, target, tiles);
-        tiles.into_iter().map(|tile| gemm::generate(&problem, tile)).collect()
+    let problem = product(program, work);
+    let tiles = problem.map_or_else(Vec::new, |problem| gemm::tiles(&problem, target, tiles));
+    kernels_of(target, program, work, &tiles)
+}
+
+/// The product that a step is, where a kernel with tiles computes it.
+pub fn product(program: &Program, work: &Work) -> Option<gemm::Problem> {
+    match work {
+        Work::Conv(conv) if conv.taps.is_none() => gemm::Problem::of_conv(conv),
+        Work::Product(product) if product.norm.is_none() => {
+            gemm::Problem::of_product(product, program.is_constant(&product.b))
+        }
+        _ => None,
+    }
+}
+
+/// Generated kernels that can compute a step, of products those with such tiles, which come first.
+pub fn kernels_of(target: gemm::Device, program: &Program, work: &Work, tiles: &[gemm::Tile]) -> Vec<Generated> {
+    let gemm = || match product(program, work) {
+        Some(problem) => tiles.iter().map(|tile| gemm::generate(&problem, *tile)).collect(),
+        None => Vec::new(),
     };
     // What tensor cores have no kernel for, and sums of few rows, which gain nothing by them.
     let with_any = |mut kernels: Vec<Generated>, problem: Option<any::Problem>| {
@@ -24,11 +41,10 @@ pub fn own_kernels(target: gemm::Device, program: &Program, work: &Work, tiles: 
     };
     match work {
         Work::Conv(conv) if conv.taps.is_some() => depthwise_kernels(conv),
-        Work::Conv(conv) => with_any(gemm(gemm::Problem::of_conv(conv)), any::Problem::of_conv(conv)),
+        Work::Conv(conv) => with_any(gemm(), any::Problem::of_conv(conv)),
         Work::Product(product) if product.norm.is_some() => matvec_kernels(program, product),
         Work::Product(product) => {
-            let kernels = gemm(gemm::Problem::of_product(product, program.is_constant(&product.b)));
-            let mut kernels = with_any(kernels, any::Problem::of_product(product));
+            let mut kernels = with_any(gemm(), any::Problem::of_product(product));
             // Where one row is what there is at every step; elsewhere what there was is enough.
             if !program.states.is_empty() {
                 kernels.extend(matvec_kernels(program, product));

@@ -135,6 +135,17 @@ impl Problem {
         (fits && problem.is_possible(&[&product.a, &product.b, &product.y])).then_some(problem)
     }
 
+    /// Rows and columns of the result, and the length of its sums.
+    pub fn sizes(&self) -> [u64; 3] {
+        [self.m, self.n, self.k]
+    }
+
+    /// Whether both read their factors alike, whatever their sizes.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let windows = |problem: &Self| problem.image.map(|image| (image.taps, image.strides, image.dilations));
+        (self.kind, self.w_is_constant, windows(self)) == (other.kind, other.w_is_constant, windows(other))
+    }
+
     fn is_possible(&self, views: &[&View]) -> bool {
         matches!(self.kind, Kind::F32 | Kind::F16 | Kind::Bf16)
             && self.n.is_multiple_of(chunk(self.kind))
@@ -260,7 +271,7 @@ impl Tile {
     }
 
     /// A rough count of cycles, good for ordering only.
-    fn cycles(self, problem: &Problem, device: Device) -> u64 {
+    pub fn cycles(self, problem: &Problem, device: Device) -> u64 {
         /// Operations a cycle and multiprocessor, bytes a cycle and multiprocessor, and what a step and a start cost.
         const MATH: u64 = 2400;
         const BYTES: u64 = 48;

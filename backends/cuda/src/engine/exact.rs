@@ -23,7 +23,8 @@ use std::time::Instant;
 const KEPT_GRAPHS: usize = 8;
 
 /// First proposals only, and nothing that takes compiling where anything else works: someone waits.
-const EFFORT: Effort = Effort { compiled: 0, algorithms: 2, tiles: 2, compares: false, tries_late: false };
+const EFFORT: Effort =
+    Effort { compiled: 0, algorithms: 2, libraries: true, tiles: 2, compares: false, tries_late: false };
 
 /// Graphs by their shapes, the one used last at the end.
 #[derive(Debug, Default)]

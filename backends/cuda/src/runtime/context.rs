@@ -98,7 +98,7 @@ impl Context {
 
     /// Median device time of each step by itself, in milliseconds.
     pub fn step_times_ms(&self, device: &Device) -> Result<Vec<f64>> {
-        self.ready.iter().map(|ready| time_us(device, ready).map(|us| us / 1e3)).collect()
+        self.ready.iter().map(|ready| time_us(device, ready, f64::INFINITY).map(|us| us / 1e3)).collect()
     }
 }
 

@@ -24,7 +24,7 @@ pub use library_plans::LibraryPlans;
 pub(crate) use library_plans::plan_key;
 pub use memory::{Constants, Memory};
 pub use ready::{Kernels, Ready, load_kernel, prepare};
-pub(crate) use timing::median_ms;
+pub(crate) use timing::graph_ms;
 pub use timing::time_us;
 
 use crate::{

@@ -6,6 +6,9 @@ use planforge_kernels_cuda::device::{Graph, Moment, Stream};
 /// Runs of a step that are captured together when it is timed: long enough that launching does not count.
 const MIN_TIMED_US: f64 = 200.0;
 const MAX_REPEATS: usize = 20;
+/// What takes so many times the best, and what one launch may add, is not timed with care.
+const HOPELESS: f64 = 3.0;
+const LAUNCH_US: f64 = 20.0;
 /// Launches of which the median is taken.
 const TIMED_LAUNCHES: usize = 5;
 /// Launches of a whole graph of which the median is taken: as many as fit in this time, after some that warm up.
@@ -13,8 +16,8 @@ const GRAPH_LAUNCHES_MS: f64 = 12.0;
 const GRAPH_LAUNCHES: std::ops::RangeInclusive<usize> = 5..=25;
 const WARMING_LAUNCHES: usize = 3;
 
-/// Median device time of one run of `ready`, in microseconds.
-pub fn time_us(device: &Device, ready: &Ready) -> Result<f64> {
+/// Median device time of one run of `ready`, in microseconds; roughly that where it takes much more than `best_us`.
+pub fn time_us(device: &Device, ready: &Ready, best_us: f64) -> Result<f64> {
     let stream = &device.stream;
     // SAFETY: the caller's memory lives.
     unsafe { ready.run(stream)? };
@@ -22,6 +25,9 @@ pub fn time_us(device: &Device, ready: &Ready) -> Result<f64> {
     // SAFETY: as above.
     unsafe { ready.run(stream)? };
     let rough_us = elapsed_ms(stream, &first)? * 1e3;
+    if rough_us > HOPELESS * best_us + LAUNCH_US {
+        return Ok(rough_us);
+    }
     let repeats = ((MIN_TIMED_US / rough_us.max(1.0)) as usize).clamp(2, MAX_REPEATS);
     // SAFETY: as above.
     let graph = stream.capture(|| (0..repeats).try_for_each(|_| unsafe { ready.run(stream) }))?;
@@ -41,19 +47,26 @@ pub fn time_us(device: &Device, ready: &Ready) -> Result<f64> {
 /// # Safety
 /// The memory it was captured with lives.
 pub unsafe fn median_ms(stream: &Stream, graph: &Graph) -> Result<f64> {
-    let launch = || {
+    // SAFETY: as the caller vouches.
+    let rough_ms = unsafe { graph_ms(stream, graph, WARMING_LAUNCHES)? };
+    let count = (GRAPH_LAUNCHES_MS / f64::max(rough_ms, 1e-3)) as usize;
+    // SAFETY: as above.
+    unsafe { graph_ms(stream, graph, count.clamp(*GRAPH_LAUNCHES.start(), *GRAPH_LAUNCHES.end())) }
+}
+
+/// The same of so many launches, after one that does not count.
+///
+/// # Safety
+/// The memory it was captured with lives.
+pub unsafe fn graph_ms(stream: &Stream, graph: &Graph, launches: usize) -> Result<f64> {
+    let launch = |_| {
         let from = stream.moment()?;
         // SAFETY: as the caller vouches.
         unsafe { graph.launch()? };
         elapsed_ms(stream, &from)
     };
-    let mut rough_ms = 0.0;
-    for _ in 0..WARMING_LAUNCHES {
-        rough_ms = launch()?;
-    }
-    let count = (GRAPH_LAUNCHES_MS / f64::max(rough_ms, 1e-3)) as usize;
-    let count = count.clamp(*GRAPH_LAUNCHES.start(), *GRAPH_LAUNCHES.end());
-    let mut times = (0..count).map(|_| launch()).collect::<Result<Vec<f64>>>()?;
+    launch(0)?;
+    let mut times = (0..launches).map(launch).collect::<Result<Vec<f64>>>()?;
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
 }

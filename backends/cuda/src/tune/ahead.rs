@@ -1,9 +1,9 @@
 //! What candidates take to compile, done before any is timed, on all of the host's cores.
 
-use super::{Effort, Times, recalled, rounds, target_of};
+use super::{Effort, Learned, Times, recalled, rounds, target_of};
 use crate::{
     codegen::{
-        candidates::{after, own_kernels},
+        candidates::{after, kernels_of, product},
         gemm,
     },
     program::{Program, Work},
@@ -21,6 +21,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::Instant,
 };
 
 /// Most threads; a compiler takes some 100 MiB.
@@ -44,20 +45,32 @@ enum Done {
     Plan { key: String, text: String },
 }
 
-/// Compiles what the steps of `program` whose times are not known may be computed by, and what it needs in any case.
-/// What does not compile is left out and told again when it is tried.
+/// Compiles what the steps of `program` whose times are not known may be computed by, those that are searched `later` or
+/// the others, and what it needs in any case. What does not compile is left out and told again when it is tried.
 pub(super) fn compile(
     device: &Device,
     program: &mut Program,
     known: &Times,
     effort: Effort,
+    learned: &Learned,
+    later: bool,
 ) -> Result<(), RuntimeError> {
-    let (sources, works) = own_sources(target_of(device), program, known, effort);
-    let plans = works.iter().flat_map(|work| plans_of(device, program, work, effort));
+    let wanted = |signature: &str| learned.is_later(signature) == later;
+    let tiles = |program: &Program, work: &Work| learned.tiles(program, work);
+    let (sources, works) = sources_of(target_of(device), program, known, &wanted, &tiles);
+    let plans = works.iter().flat_map(|work| {
+        let effort = learned.effort(effort, program, work);
+        plans_of(device, program, work, effort)
+    });
     // The slowest first, so that no thread is left with one at the end.
     let kernels = sources.into_iter().filter(|source| !device.has_code(source)).map(Job::Kernel);
     let jobs: Vec<Job> = plans.chain(kernels).collect();
-    for done in run(device, &jobs) {
+    let plans = jobs.iter().filter(|job| matches!(job, Job::Plan { .. })).count();
+    let began = Instant::now();
+    let done = run(device, &jobs);
+    let (steps, kernels, seconds) = (works.len(), jobs.len() - plans, began.elapsed().as_secs_f32());
+    tracing::info!(steps, kernels, plans, seconds, "candidates are compiled");
+    for done in done {
         match done {
             Done::Kernel { source, code } => device.add_code(source, code),
             Done::Plan { key, text } => device.add_library_plans([(key, text)]),
@@ -74,6 +87,20 @@ pub fn own_sources(
     known: &Times,
     effort: Effort,
 ) -> (Vec<Source>, Vec<Work>) {
+    let tiles = |program: &Program, work: &Work| {
+        product(program, work).map_or_else(Vec::new, |problem| gemm::tiles(&problem, target, effort.tiles))
+    };
+    sources_of(target, program, known, &|_| true, &tiles)
+}
+
+/// The same of the steps whose signature is `wanted`, products with such tiles.
+fn sources_of(
+    target: gemm::Device,
+    program: &mut Program,
+    known: &Times,
+    wanted: &dyn Fn(&str) -> bool,
+    tiles: &dyn Fn(&Program, &Work) -> Vec<gemm::Tile>,
+) -> (Vec<Source>, Vec<Work>) {
     let mut sources: BTreeMap<String, Source> = BTreeMap::new();
     let mut works = Vec::new();
     let mut seen = BTreeSet::new();
@@ -85,12 +112,15 @@ pub fn own_sources(
             continue;
         }
         let signature = signature(program, &work);
-        if !seen.insert(signature.clone()) || known.get(&signature).and_then(|timed| recalled(program, timed)).is_some()
+        if !wanted(&signature)
+            || !seen.insert(signature.clone())
+            || known.get(&signature).and_then(|timed| recalled(program, timed)).is_some()
         {
             continue;
         }
         let behind = (runtime::end(program, &work) == End::Kernel).then(|| after(&work)).flatten();
-        for generated in own_kernels(target, program, &work, effort.tiles).into_iter().chain(behind) {
+        let own = kernels_of(target, program, &work, &tiles(program, &work));
+        for generated in own.into_iter().chain(behind) {
             sources.insert(generated.source.text.clone(), generated.source);
         }
         works.push(work);
@@ -100,6 +130,9 @@ pub fn own_sources(
 
 /// Engines of a step that compile, as far as the effort goes.
 fn plans_of(device: &Device, program: &Program, work: &Work, effort: Effort) -> Vec<Job> {
+    if !effort.libraries || effort.compiled == 0 {
+        return Vec::new();
+    }
     let Some(Ok(pattern)) = device.dnn.as_ref().and_then(|handle| runtime::pattern(handle, work)) else {
         return Vec::new();
     };

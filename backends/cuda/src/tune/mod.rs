@@ -3,20 +3,22 @@
 mod agree;
 mod ahead;
 mod late;
+mod learned;
 mod refine;
+mod screen;
 mod streams;
 
 use crate::{
     codegen::{
         Generated,
-        candidates::{after, own_kernels},
+        candidates::{after, kernels_of, product},
         gemm,
     },
     program::{After, MAX_WORKSPACE_BYTES, Program, Step, Tactic, Work},
     runtime::{self, Constants, Device, End, Kernels, Memory, RuntimeError, bind, prepare, time_us},
     signature::signature,
     source::Source,
-    tune::agree::Trial,
+    tune::{agree::Trial, learned::Learned},
     view::View,
 };
 use planforge_kernels_cuda::{
@@ -24,7 +26,7 @@ use planforge_kernels_cuda::{
     dnn::Engine,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 pub use ahead::{compiled_engines, own_sources};
 pub use late::waits;
@@ -61,6 +63,8 @@ pub struct Effort {
     /// Engines that compile when a plan is made of them, per step.
     pub compiled: usize,
     pub algorithms: usize,
+    /// Libraries' kernels are tried at all, where we have one of our own.
+    pub libraries: bool,
     /// Tiles of our own products, per step.
     pub tiles: usize,
     /// The best are compared once more inside of the whole graph.
@@ -73,12 +77,12 @@ impl Effort {
     /// By TensorRT's scale of 0 to 5.
     pub fn of_level(level: u8) -> Self {
         match level {
-            0 => Self { compiled: 1, algorithms: 1, tiles: 2, compares: false, tries_late: false },
-            1 => Self { compiled: 3, algorithms: 4, tiles: 4, compares: false, tries_late: true },
-            2 => Self { compiled: 5, algorithms: 8, tiles: 6, compares: false, tries_late: true },
-            3 => Self { compiled: 10, algorithms: 16, tiles: 14, compares: true, tries_late: true },
-            4 => Self { compiled: 16, algorithms: 32, tiles: 20, compares: true, tries_late: true },
-            _ => Self { compiled: 64, algorithms: 64, tiles: 60, compares: true, tries_late: true },
+            0 => Self { compiled: 1, algorithms: 1, libraries: true, tiles: 2, compares: false, tries_late: false },
+            1 => Self { compiled: 3, algorithms: 4, libraries: true, tiles: 4, compares: false, tries_late: true },
+            2 => Self { compiled: 5, algorithms: 8, libraries: true, tiles: 6, compares: false, tries_late: true },
+            3 => Self { compiled: 3, algorithms: 16, libraries: true, tiles: 14, compares: true, tries_late: true },
+            4 => Self { compiled: 10, algorithms: 32, libraries: true, tiles: 20, compares: true, tries_late: true },
+            _ => Self { compiled: 64, algorithms: 64, libraries: true, tiles: 60, compares: true, tries_late: true },
         }
     }
 }
@@ -94,31 +98,47 @@ pub fn tune(
     go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
 ) -> Result<Tuned, RuntimeError> {
     let memory = Memory::new(device, program, weights.clone(), &[MAX_WORKSPACE_BYTES])?;
-    ahead::compile(device, program, known, effort)?;
     let mut kernels = Kernels::new();
     let mut tuned = Tuned::default();
     let count = program.steps.len();
-    for index in 0..count {
-        let step = program.steps[index].clone();
-        if matches!(step.work, Work::Kernel(_)) {
-            continue;
+    let is_known = |signature: &str| known.get(signature).is_some_and(|timed| is_complete(timed));
+    let mut learned = Learned::of(target_of(device), program, effort, is_known);
+    let (mut seconds, mut number) = ([0.0_f32; 2], 0);
+    for later in [false, true] {
+        let began = Instant::now();
+        ahead::compile(device, program, known, effort, &learned, later)?;
+        seconds[0] += began.elapsed().as_secs_f32();
+        let began = Instant::now();
+        for index in 0..count {
+            let step = program.steps[index].clone();
+            let signature = signature(program, &step.work);
+            if matches!(step.work, Work::Kernel(_)) || learned.is_later(&signature) != later {
+                continue;
+            }
+            if !go_on(number, count, &step.name) {
+                return Err(RuntimeError::Cancelled);
+            }
+            number += 1;
+            if recall(program, index, known, &mut tuned) {
+                continue;
+            }
+            if tuned.timed == 0 {
+                memory.fill_with_noise()?;
+            }
+            let tiles = learned.tiles(program, &step.work);
+            let effort = learned.effort(effort, program, &step.work);
+            let Found { timed, by_tile, library_us, compiled_us } =
+                time_candidates(device, program, &step, &memory, effort, &tiles, &mut kernels)?;
+            learned.note(program, &step.work, by_tile, library_us, compiled_us);
+            known.insert(signature, timed.clone());
+            tuned.timed += 1;
+            let best = timed.first().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
+            program.steps[index].tactic = Some(best.tactic.clone());
+            tuned.tried.insert(step.name, timed);
         }
-        if !go_on(index, count, &step.name) {
-            return Err(RuntimeError::Cancelled);
-        }
-        if recall(program, index, known, &mut tuned) {
-            continue;
-        }
-        if tuned.timed == 0 {
-            memory.fill_with_noise()?;
-        }
-        let timed = time_candidates(device, program, &step, &memory, effort, &mut kernels)?;
-        known.insert(signature(program, &step.work), timed.clone());
-        tuned.timed += 1;
-        let best = timed.first().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
-        program.steps[index].tactic = Some(best.tactic.clone());
-        tuned.tried.insert(step.name, timed);
+        seconds[1] += began.elapsed().as_secs_f32();
     }
+    tracing::info!(steps = tuned.timed, compiling_s = seconds[0], timing_s = seconds[1], "candidates are timed");
     if tuned.timed > 0 && effort.compares {
         refine::refine(device, program, &memory, &mut tuned, known, &mut kernels)?;
     }
@@ -135,10 +155,15 @@ pub fn recall(program: &mut Program, step: usize, known: &Times, tuned: &mut Tun
     true
 }
 
+/// Whether something is known, and of kernels all that it takes to use them.
+fn is_complete(timed: &[Timed]) -> bool {
+    let complete = |timed: &Timed| timed.source.is_some() || timed.tactic.source().is_none();
+    !timed.is_empty() && timed.iter().all(complete)
+}
+
 /// Known candidates as `program` names them; `None` when nothing is known, or of a kernel too little.
 fn recalled(program: &mut Program, timed: &[Timed]) -> Option<Vec<Timed>> {
-    let complete = |timed: &Timed| timed.source.is_some() || timed.tactic.source().is_none();
-    if timed.is_empty() || !timed.iter().all(complete) {
+    if !is_complete(timed) {
         return None;
     }
     let mut timed = timed.to_vec();
@@ -158,17 +183,32 @@ fn source_index(program: &mut Program, source: &Source) -> usize {
     })
 }
 
-/// Times every candidate of a step, fastest first.
+/// What timing a step's candidates gives.
+struct Found {
+    /// Fastest first.
+    timed: Vec<Timed>,
+    /// Microseconds by tile, of those that ran.
+    by_tile: Vec<(gemm::Tile, f64)>,
+    /// The fastest of a library, and of those that compile; infinite without any.
+    library_us: f64,
+    compiled_us: f64,
+}
+
+/// Times every candidate of a step, of products those with such `tiles`.
 fn time_candidates(
     device: &Device,
     program: &mut Program,
     step: &Step,
     memory: &Memory,
     effort: Effort,
+    tiles: &[gemm::Tile],
     kernels: &mut Kernels,
-) -> Result<Vec<Timed>, RuntimeError> {
+) -> Result<Found, RuntimeError> {
     let mut trial = Trial::new(device, step);
-    if let Some(handle) = &device.dnn
+    let mut by_tile = Vec::new();
+    let (mut best_us, mut compiled_us) = (f64::INFINITY, f64::INFINITY);
+    if effort.libraries
+        && let Some(handle) = &device.dnn
         && let Some(pattern) = runtime::pattern(handle, &step.work)
     {
         match pattern.and_then(|pattern| pattern.engines().map(|engines| (pattern, engines))) {
@@ -196,14 +236,19 @@ fn time_candidates(
                         Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes, waits: None };
                     let address = |view: &View| memory.address_of(program, view);
                     let ready = bind(plan, &step.work, &address, memory.workspace_address(step.stream), false);
-                    let time = ready.and_then(|ready| time_us(device, &ready));
+                    let time = ready.and_then(|ready| time_us(device, &ready, best_us));
+                    best_us = time.as_ref().map_or(best_us, |us| us.min(best_us));
+                    if engine.compiles {
+                        compiled_us = time.as_ref().map_or(compiled_us, |us| us.min(compiled_us));
+                    }
                     trial.keep(program, memory, tactic, time)?;
                 }
             }
             Err(error) => tracing::debug!(step = step.name, %error, "no cuDNN engines"),
         }
     }
-    if let Some(handle) = &device.blas
+    if effort.libraries
+        && let Some(handle) = &device.blas
         && let Some((product, after)) = blas_product(program, &step.work)
     {
         let prepared = Prepared::new(handle, product)?;
@@ -212,11 +257,13 @@ fn time_candidates(
             let after = after.clone();
             let tactic = Tactic::Blas { words: algorithm.words, workspace_bytes, waits: None, after };
             let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
-            let time = ready.and_then(|ready| time_us(device, &ready));
+            let time = ready.and_then(|ready| time_us(device, &ready, best_us));
+            best_us = time.as_ref().map_or(best_us, |us| us.min(best_us));
             trial.keep(program, memory, tactic, time)?;
         }
     }
-    for generated in kernels_for(device, program, &step.work, effort) {
+    let library_us = best_us;
+    for (at, generated) in kernels_of(target_of(device), program, &step.work, tiles).into_iter().enumerate() {
         let source = source_index(program, &generated.source);
         let tactic = Tactic::Kernel {
             source,
@@ -225,7 +272,9 @@ fn time_candidates(
             shared_bytes: generated.shared_bytes,
         };
         let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
-        let time = ready.and_then(|ready| time_us(device, &ready));
+        let time = ready.and_then(|ready| time_us(device, &ready, best_us));
+        best_us = time.as_ref().map_or(best_us, |us| us.min(best_us));
+        by_tile.extend(tiles.get(at).copied().zip(time.as_ref().ok().copied()));
         trial.keep(program, memory, tactic, time)?;
     }
     let mut timed = trial.agreed(program.tf32);
@@ -236,7 +285,7 @@ fn time_candidates(
     if effort.tries_late {
         late::note(device, program, step, memory, &mut timed, kernels)?;
     }
-    Ok(timed)
+    Ok(Found { timed, by_tile, library_us, compiled_us })
 }
 
 /// The cuBLASLt product of a step, and the kernel behind it where the library does not make its activation.
@@ -258,19 +307,17 @@ pub(crate) fn first_working(
     memory: &Memory,
     kernels: &mut Kernels,
 ) -> Result<Tactic, RuntimeError> {
-    let timed = time_candidates(device, program, step, memory, Effort::of_level(0), kernels)?;
-    let best = timed.into_iter().next().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
+    let effort = Effort::of_level(0);
+    let tiles = product(program, &step.work)
+        .map_or_else(Vec::new, |problem| gemm::tiles(&problem, target_of(device), effort.tiles));
+    let found = time_candidates(device, program, step, memory, effort, &tiles, kernels)?;
+    let best = found.timed.into_iter().next().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
     Ok(best.tactic)
 }
 
 /// Whether an engine would round f32 where that was not asked for. Those for products do, whatever they say of it.
 fn rounds(program: &Program, work: &Work, engine: &Engine) -> bool {
     !program.tf32 && work.is_f32() && (engine.rounds_f32 || matches!(work, Work::Product(_)))
-}
-
-/// Generated kernels that can compute a step here.
-fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) -> Vec<Generated> {
-    own_kernels(target_of(device), program, work, effort.tiles)
 }
 
 /// The device as the choice of kernels knows it.

@@ -1,10 +1,14 @@
 //! The best candidates once more, inside of the whole captured graph: there, weights come from memory instead of a
 //! cache that repeating one step keeps warm, and kernels overlap with their neighbours.
+//!
+//! Of a hundred steps each is a hundredth of the whole, and candidates differ by a tenth of that: less than a time of the
+//! whole is uncertain by. So graphs in which every step has one of its candidates by chance are timed, some hundred of
+//! them, which tells all steps' candidates apart at once (`screen`).
 
-use super::{Timed, Tuned};
+use super::{Timed, Tuned, screen::Screen};
 use crate::{
     program::{Program, Work},
-    runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, keep_libraries_behind, median_ms, prepare},
+    runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, graph_ms, keep_libraries_behind, prepare},
     signature::signature,
 };
 use planforge_kernels_cuda::device::DeviceError;
@@ -14,27 +18,50 @@ use std::{
 };
 
 /// Candidates of a step that are compared, the best included.
-const FINALISTS: usize = 3;
+const FINALISTS: usize = 5;
 /// How much slower by itself a finalist may be.
 const SLACK: f64 = 1.3;
 /// The same where the whole is one row: its matrices come from memory, whatever they take from a warm cache.
 const FINALISTS_OF_ROWS: usize = 10;
 const SLACK_OF_ROWS: f64 = 2.0;
-/// What counts as quicker: more than the noise of a median.
-const GAIN: f64 = 0.998;
 /// A step whose share of the whole is less is not worth a comparison.
-const LEAST_SHARE: f64 = 0.002;
-/// All of it ends after this time; what was not compared keeps its best.
+const LEAST_SHARE: f64 = 0.001;
+/// All of it ends about after this time.
 const LONGEST: Duration = Duration::from_secs(8);
+/// Launches of a graph whose steps were drawn, and of those that are compared at the end.
+const LAUNCHES: usize = 5;
+const LAUNCHES_AT_LAST: usize = 25;
+/// Graphs are timed in rounds of so many, after each of which candidates are given up.
+const ROUND: usize = 60;
+/// Graphs for each thing that is to be found out: with fewer nothing is, with more nothing is worth it.
+const GRAPHS_EACH: std::ops::Range<usize> = 2..18;
 
 /// Steps that are computed alike.
 struct Group {
+    signature: String,
     steps: Vec<usize>,
     candidates: Vec<Timed>,
     us: f64,
+    /// The candidate in use, and those that are not, ready for each of the steps.
+    now: usize,
+    spare: Vec<Vec<Ready>>,
 }
 
-/// Exchanges tactics of `program` while that makes the whole quicker. `known` learns the order that was found.
+impl Group {
+    /// Lets the steps have another candidate.
+    fn take(&mut self, ready: &mut [Ready], candidate: usize) {
+        if candidate == self.now {
+            return;
+        }
+        for (spare, &step) in self.spare[candidate].iter_mut().zip(&self.steps) {
+            std::mem::swap(spare, &mut ready[step]);
+        }
+        self.spare.swap(candidate, self.now);
+        self.now = candidate;
+    }
+}
+
+/// Exchanges tactics of `program` for those with which the whole is quickest. `known` learns what was found.
 pub(super) fn refine(
     device: &Device,
     program: &mut Program,
@@ -43,10 +70,70 @@ pub(super) fn refine(
     known: &mut super::Times,
     kernels: &mut Kernels,
 ) -> Result<()> {
+    let began = Instant::now();
     let mut ready = Vec::with_capacity(program.steps.len());
     for step in &program.steps {
         ready.push(prepare(device, program, step, step.tactic.as_ref(), memory, kernels)?);
     }
+    let mut graph = Whole { device, program, ready };
+    let first = Instant::now();
+    let first_ms = graph.ms(LAUNCHES)?;
+    let graphs = (LONGEST.as_secs_f64() / first.elapsed().as_secs_f64()) as usize;
+    let mut groups = groups(program, tuned, first_ms, graphs);
+    for group in &mut groups {
+        make_ready(device, program, group, memory, kernels);
+    }
+    let mut screen = Screen::new(&groups.iter().map(|group| group.candidates.len()).collect::<Vec<_>>());
+    let (mut timed, most) = (0, screen.unknowns() * GRAPHS_EACH.end);
+    while screen.unknowns() > 0 && timed < most.max(ROUND) && began.elapsed() < LONGEST {
+        for _ in 0..ROUND {
+            let choice = screen.deal();
+            match graph.ms_of(&mut groups, &choice, LAUNCHES)? {
+                Some(ms) => screen.tell(choice, ms * 1e3),
+                None => weed(&mut graph, &mut groups, &mut screen)?,
+            }
+            timed += 1;
+        }
+        screen.settle();
+    }
+    let (best, first) = (screen.best(), vec![0; groups.len()]);
+    // Steps may not add up: what was found has to be quicker than what was there, measured in turns.
+    let (mut best_ms, mut first_ms) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..3 {
+        let [of_first, of_best] = [&first, &best].map(|choice| graph.ms_of(&mut groups, choice, LAUNCHES_AT_LAST));
+        first_ms = first_ms.min(of_first?.unwrap_or(f64::INFINITY));
+        best_ms = best_ms.min(of_best?.unwrap_or(f64::INFINITY));
+    }
+    let (open, seconds) = (screen.unknowns(), began.elapsed().as_secs_f32());
+    tracing::info!(
+        groups = groups.len(),
+        timed,
+        open,
+        first_ms,
+        best_ms,
+        seconds,
+        "candidates are compared in the whole"
+    );
+    if best_ms >= first_ms {
+        return Ok(());
+    }
+    for (group, &candidate) in groups.iter().zip(&best) {
+        let chosen = &group.candidates[candidate];
+        for &step in &group.steps {
+            program.steps[step].tactic = Some(chosen.tactic.clone());
+            if let Some(tried) = tuned.tried.get_mut(&program.steps[step].name) {
+                prefer(tried, chosen);
+            }
+        }
+        if let Some(times) = known.get_mut(&group.signature) {
+            prefer(times, chosen);
+        }
+    }
+    Ok(())
+}
+
+/// The steps that are compared, with as many candidates as so many `graphs` tell apart.
+fn groups(program: &Program, tuned: &Tuned, whole_ms: f64, graphs: usize) -> Vec<Group> {
     let (finalists, slack) = match program.states.is_empty() {
         true => (FINALISTS, SLACK),
         false => (FINALISTS_OF_ROWS, SLACK_OF_ROWS),
@@ -57,64 +144,90 @@ pub(super) fn refine(
             continue;
         }
         let Some(tried) = tuned.tried.get(&step.name) else { continue };
-        let finalist = |timed: &&Timed| timed.us <= tried[0].us * slack;
-        let candidates = || tried.iter().filter(finalist).take(finalists).cloned().collect();
-        let group = groups.entry(signature(program, &step.work)).or_insert_with(|| Group {
+        let signature = signature(program, &step.work);
+        let group = groups.entry(signature.clone()).or_insert_with(|| Group {
+            signature,
             steps: Vec::new(),
-            candidates: candidates(),
+            candidates: tried.iter().filter(|timed| timed.us <= tried[0].us * slack).take(finalists).cloned().collect(),
             us: 0.0,
+            now: 0,
+            spare: Vec::new(),
         });
         group.steps.push(index);
         group.us += tried[0].us;
     }
-    let began = Instant::now();
-    let mut best_ms = graph_ms(device, program, &mut ready)?;
-    let mut order: Vec<(String, Group)> = groups.into_iter().collect();
-    order.sort_by(|(_, a), (_, b)| b.us.total_cmp(&a.us));
-    for (signature, group) in order {
-        if group.us / 1e3 < best_ms * LEAST_SHARE || began.elapsed() > LONGEST {
-            break;
+    let mut groups: Vec<Group> = groups
+        .into_values()
+        .filter(|group| group.candidates.len() > 1 && group.us >= whole_ms * 1e3 * LEAST_SHARE)
+        .collect();
+    let unknowns = |most: usize| groups.iter().map(|group| group.candidates.len().min(most) - 1).sum::<usize>();
+    let most = (2..=finalists).rev().find(|most| unknowns(*most) * GRAPHS_EACH.start <= graphs).unwrap_or(2);
+    groups.iter_mut().for_each(|group| group.candidates.truncate(most));
+    groups
+}
+
+/// Makes the candidates of a group ready that are not in use; those that cannot be are left out.
+fn make_ready(device: &Device, program: &Program, group: &mut Group, memory: &Memory, kernels: &mut Kernels) {
+    group.spare.push(Vec::new());
+    let others = group.candidates.split_off(1);
+    for candidate in others {
+        let made: Result<Vec<Ready>> = group
+            .steps
+            .iter()
+            .map(|&step| prepare(device, program, &program.steps[step], Some(&candidate.tactic), memory, kernels))
+            .collect();
+        if let Ok(made) = made {
+            group.spare.push(made);
+            group.candidates.push(candidate);
         }
-        for candidate in group.candidates.iter().skip(1) {
-            let mut others = Vec::with_capacity(group.steps.len());
-            for &index in &group.steps {
-                let made = prepare(device, program, &program.steps[index], Some(&candidate.tactic), memory, kernels);
-                others.extend(made.map(|made| (index, made)));
-            }
-            if others.len() < group.steps.len() {
-                continue;
-            }
-            exchange(&mut ready, &mut others);
-            let ms = match graph_ms(device, program, &mut ready) {
-                Ok(ms) => ms,
-                Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => return Err(error),
-                Err(error) => {
-                    tracing::debug!(tactic = candidate.tactic.name(), %error, "a tactic does not run in a graph");
-                    f64::INFINITY
-                }
-            };
-            if ms < best_ms * GAIN {
-                best_ms = ms;
-                for &index in &group.steps {
-                    program.steps[index].tactic = Some(candidate.tactic.clone());
-                    if let Some(tried) = tuned.tried.get_mut(&program.steps[index].name) {
-                        prefer(tried, candidate);
-                    }
-                }
-                if let Some(times) = known.get_mut(&signature) {
-                    prefer(times, candidate);
-                }
-            } else {
-                exchange(&mut ready, &mut others);
+    }
+}
+
+/// Gives up the candidates with which, alone, the whole does not run.
+fn weed(graph: &mut Whole<'_>, groups: &mut [Group], screen: &mut Screen) -> Result<()> {
+    for at in 0..groups.len() {
+        for candidate in 1..groups[at].candidates.len() {
+            let mut choice = vec![0; groups.len()];
+            choice[at] = candidate;
+            if graph.ms_of(groups, &choice, 1)?.is_none() {
+                screen.give_up(at, candidate);
             }
         }
     }
     Ok(())
 }
 
-fn exchange(ready: &mut [Ready], others: &mut [(usize, Ready)]) {
-    for (index, other) in others {
-        std::mem::swap(&mut ready[*index], other);
+/// All steps as one graph, made anew for each time: tactics change between them.
+struct Whole<'a> {
+    device: &'a Device,
+    program: &'a Program,
+    ready: Vec<Ready>,
+}
+
+impl Whole<'_> {
+    /// Median time with such candidates; `None` where they do not run in a graph.
+    fn ms_of(&mut self, groups: &mut [Group], choice: &[usize], launches: usize) -> Result<Option<f64>> {
+        for (group, &candidate) in groups.iter_mut().zip(choice) {
+            group.take(&mut self.ready, candidate);
+        }
+        match self.ms(launches) {
+            Ok(ms) => Ok(Some(ms)),
+            Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "tactics do not run in a graph");
+                Ok(None)
+            }
+        }
+    }
+
+    fn ms(&mut self, launches: usize) -> Result<f64> {
+        // What stands before a library's kernel is another one now.
+        keep_libraries_behind(self.device, self.program, &mut self.ready)?;
+        let stream = &self.device.stream;
+        // SAFETY: the caller's memory lives.
+        let graph = stream.capture(|| self.ready.iter().try_for_each(|step| unsafe { step.run(stream) }))?;
+        // SAFETY: as above.
+        unsafe { graph_ms(stream, &graph, launches) }
     }
 }
 
@@ -125,15 +238,4 @@ fn prefer(times: &mut Vec<Timed>, candidate: &Timed) {
         let preferred = times.remove(at);
         times.insert(0, preferred);
     }
-}
-
-/// Median time of all steps as one graph.
-fn graph_ms(device: &Device, program: &Program, ready: &mut [Ready]) -> Result<f64> {
-    // Tactics change between calls, and with them what stands before a library's kernel.
-    keep_libraries_behind(device, program, ready)?;
-    let stream = &device.stream;
-    // SAFETY: the caller's memory lives.
-    let graph = stream.capture(|| ready.iter().try_for_each(|step| unsafe { step.run(stream) }))?;
-    // SAFETY: as above.
-    unsafe { median_ms(stream, &graph) }
 }

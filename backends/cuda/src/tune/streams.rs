@@ -50,6 +50,7 @@ pub(crate) fn choose(
         .collect();
     let single = program.clone();
     let mut best_ms = best.time_ms()?;
+    let single_ms = best_ms;
     let mut tried: Vec<Program> = Vec::new();
     for spread in TRIED.iter().filter_map(|&streams| schedule::spread(&single, streams, &cost_us)) {
         if tried.contains(&spread) {
@@ -68,6 +69,8 @@ pub(crate) fn choose(
             Err(error) => tracing::debug!(%error, "steps do not run side by side"),
         }
     }
+    let streams = program.steps.iter().map(|step| step.stream + 1).max().unwrap_or(1);
+    tracing::info!(streams, single_ms, best_ms, "steps are spread over streams");
     known.insert(key, program.steps.iter().map(|step| step.stream).collect());
     Ok(best)
 }
