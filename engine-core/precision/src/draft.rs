@@ -5,7 +5,6 @@ use crate::{
     error::{Finding, PrecisionError},
     layers::Layer,
     net::{Net, bytes_by_type},
-    observe::Observer,
     report::{Coverage, LayerReport, Measured, Preparation, SCHEMA, answers},
     run::Runner,
     samples::Samples,
@@ -17,8 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows that errors of single layers, and channels, are measured on.
 pub(crate) const FEW_ROWS: usize = 64;
-/// Rows that accuracy is measured on, once for each step of a budget.
-const MOST_ROWS: usize = 2048;
+/// Rows that accuracy is measured on, once for each step of a budget; without labels there is nothing that many would say
+/// better than few.
+pub(crate) const MOST_ROWS: usize = 2048;
 
 /// How a model is prepared.
 #[derive(Clone, Debug)]
@@ -82,29 +82,27 @@ pub struct Prepared {
 /// What losses are measured on.
 pub(crate) struct Judge<'a> {
     pub runner: &'a dyn Runner,
-    whole: (Samples, Truth),
+    pub whole: (Samples, Truth),
     /// The rows of single layers.
-    few: (Samples, Truth),
+    pub few: (Samples, Truth),
 }
 
 impl<'a> Judge<'a> {
-    /// `observer` is shown the runs on the few rows.
+    /// Of what the model says of data that judges, else of what it is prepared with; `None` without either.
     pub fn of(
         net: &Net,
         samples: Option<&Samples>,
         judged: Option<&Samples>,
         runner: &'a dyn Runner,
-        observer: Option<&mut Observer<'_>>,
     ) -> Result<Option<Self>, PrecisionError> {
         let Some(data) = judged.or(samples) else { return Ok(None) };
-        // Without labels there is nothing that many rows would say better.
         let whole = data.thinned(if data.labels().is_some() { MOST_ROWS } else { FEW_ROWS });
         let few = data.thinned(FEW_ROWS);
-        let of_few = Truth::of(net, runner, &few, observer)?;
+        let of_few = Truth::of(net, runner, &few)?;
         // As many rows are the same ones.
         let truth = match few.rows() == whole.rows() {
             true => of_few.clone(),
-            false => Truth::of(net, runner, &whole, None)?,
+            false => Truth::of(net, runner, &whole)?,
         };
         Ok(Some(Self { runner, whole: (whole, truth), few: (few, of_few) }))
     }

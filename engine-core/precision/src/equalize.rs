@@ -149,14 +149,13 @@ fn ends(
     Some(())
 }
 
-/// The values whose channels must be observed for it, each with the axis of its channels.
-pub fn wanted(net: &Net, pairs: &[Pair]) -> BTreeMap<String, Option<usize>> {
-    let layers = layers(net);
-    let read = pairs.iter().flat_map(|pair| &pair.readers).map(|(index, _)| &layers[*index]);
-    read.map(|layer| (layer.input.clone(), Some(layer.channel_axis))).collect()
+/// The values that may become smaller by it, each with the axis of its channels.
+pub fn values(pairs: &[Pair]) -> impl Iterator<Item = &(String, usize)> {
+    pairs.iter().flat_map(|pair| &pair.values)
 }
 
-/// Evens out the channels of every pair; gives the makers whose channels changed.
+/// Evens out the channels of every pair by what was seen of the channels that layers read; gives the makers whose channels
+/// changed.
 pub fn apply(net: &mut Net, pairs: &[Pair], seen: &Observations) -> Vec<Evened> {
     let mut changed = Vec::new();
     // What an earlier pair did to a layer's outputs is what a later one sees of its inputs.

@@ -2,17 +2,18 @@
 
 use crate::{
     budget::Cost,
-    draft::{Draft, FEW_ROWS, Judge, Prepared, layer_report},
+    draft::{Draft, FEW_ROWS, Judge, MOST_ROWS, Prepared, layer_report},
     equalize::{self, Evened},
     error::{Finding, PrecisionError},
     fold,
     layers::{Layer, layers},
     net::Net,
-    observe::{Former, Observed, Observer, observe},
+    observe::{Divided, Observations, Observed, Observer, observe},
     opset,
     place::{activation_behind, places},
     quantize::{Int8, Quantised, Step, quantise},
     samples::Samples,
+    truth::Truth,
 };
 use planforge_types::preparation::{Method, Target};
 use std::{
@@ -61,31 +62,21 @@ pub(crate) fn prepare(
     let before = net.clone();
     let folded = fold::batch_norms(net);
     opset::raise(net, 13)?;
-    let pairs = if options.equalize { equalize::pairs(net) } else { Vec::new() };
-    let wanted = equalize::wanted(net, &pairs);
-    let mut observer = Observer::of(&wanted, &[]);
-    // What the model itself says is asked on rows of the same data, unless other data judges.
-    let same = judged.is_none().then_some(&mut observer);
-    let judge = Judge::of(&before, Some(samples), judged, draft.runner, same)?.ok_or_else(no_data)?;
-    if judged.is_some() && !pairs.is_empty() {
-        observe(net, draft.runner, &samples.thinned(FEW_ROWS), &mut observer)?;
-    }
-    let equalized = equalize::apply(net, &pairs, &observer.into_seen().0);
     let layers = layers(net);
     if layers.is_empty() {
         let why = "it has no convolution and no product with stored single-precision weights".to_owned();
         return Err(PrecisionError::Nothing { precision: options.kind.name().to_owned(), why });
     }
-    // A cache is for the model as it was: without what evening out made of its values.
-    let formers = if options.target.has_cache() { formers(&equalized) } else { Vec::new() };
-    let observer = Observer::of(&watched(net, &layers, options.target), &formers);
-    let mut observer = match options.method {
+    let pairs = if options.equalize { equalize::pairs(net) } else { Vec::new() };
+    let observer = Observer::of(&watched(net, &layers, options.target)).keeping(equalize::values(&pairs));
+    let observer = match options.method {
         // The largest number may be any.
         Method::MinMax => observer,
         _ => observer.sparing(samples.batches()),
     };
-    observe(net, draft.runner, samples, &mut observer)?;
-    let (seen, before_seen) = observer.into_seen();
+    // What the model as it was says of other data, where that judges.
+    let judge = judged.map_or(Ok(None), |judged| Judge::of(&before, None, Some(judged), draft.runner))?;
+    let Calibrated { seen, undivided, evened, judge } = calibrate(net, samples, judge, &pairs, observer, &draft)?;
     let how = Int8 {
         target: options.target,
         method: options.method,
@@ -139,20 +130,75 @@ pub(crate) fn prepare(
     let draft = Draft { findings, ..draft };
     let mut prepared = draft.finish(&before, made.net, report, Some(measured));
     prepared.report.folded = folded;
-    prepared.report.equalized = equalized.into_iter().map(|of| of.name).collect();
+    prepared.report.equalized = evened.into_iter().map(|of| of.name).collect();
     if options.target.has_cache() {
-        let of = |name: &str| before_seen.get(name).or_else(|| seen.get(name));
+        let of = |name: &str| undivided.get(name).or_else(|| seen.get(name));
         prepared.scales = cache_scales(&before, of, options.method);
     }
     Ok(prepared)
 }
 
-/// What of the values before is something else now.
-fn formers(evened: &[Evened]) -> Vec<Former> {
-    let of = |of: &Evened, (value, axis): &(String, usize)| Former {
+/// What one pass over the data tells.
+struct Calibrated<'a> {
+    seen: Observations,
+    /// What evened-out values were before.
+    undivided: Observations,
+    evened: Vec<Evened>,
+    judge: Judge<'a>,
+}
+
+/// Evens out `net` and finds the ranges of its values then, all by runs of the model as it was: evening out multiplies what
+/// it says by powers of two, which needs no other engine. Without other data that judges, what it says is heard by the way.
+fn calibrate<'a>(
+    net: &mut Net,
+    samples: &Samples,
+    judge: Option<Judge<'a>>,
+    pairs: &[equalize::Pair],
+    mut observer: Observer,
+    draft: &Draft<'a>,
+) -> Result<Calibrated<'a>, PrecisionError> {
+    let (target, runner) = (draft.options.target, draft.runner);
+    // The rows of single layers, those that the whole is judged by besides, and all others.
+    let (few, rest) = samples.parted(FEW_ROWS);
+    let (more, rest) = match rest {
+        Some(rest) if samples.labels().is_some() && judge.is_none() => {
+            let (more, rest) = rest.parted(MOST_ROWS - FEW_ROWS);
+            (Some(more), rest)
+        }
+        rest => (None, rest),
+    };
+    let mut truth = Truth::about(net);
+    let watched = observer.wanted().chain(truth.wanted()).cloned().collect();
+    let mut session = runner.open(&net.model()?, samples.profile().as_ref(), &watched, samples.batches())?;
+    let session = session.as_mut();
+    match judge {
+        None => truth.hear(session, &few, Some(&mut observer))?,
+        Some(_) => observe(session, &few, &mut observer)?,
+    }
+    let evened = equalize::apply(net, pairs, &observer.seen());
+    // A cache is for the model as it was.
+    if !observer.even_out(divided(&evened), target.has_cache()) {
+        observe(session, &few, &mut observer)?;
+    }
+    let of_few = truth.clone();
+    if let Some(more) = &more {
+        truth.hear(session, more, Some(&mut observer))?;
+    }
+    if let Some(rest) = &rest {
+        observe(session, rest, &mut observer)?;
+    }
+    let whole = more.map_or_else(|| few.clone(), |more| few.followed_by(&more));
+    let judge = judge.unwrap_or(Judge { runner, whole: (whole, truth), few: (few, of_few) });
+    let (seen, undivided) = observer.into_seen();
+    Ok(Calibrated { seen, undivided, evened, judge })
+}
+
+/// What becomes of values.
+fn divided(evened: &[Evened]) -> Vec<Divided> {
+    let of = |of: &Evened, (value, axis): &(String, usize)| Divided {
         value: value.clone(),
         axis: *axis,
-        factors: of.factors.clone(),
+        by: of.factors.clone(),
     };
     evened.iter().flat_map(|evened| evened.values.iter().map(|value| of(evened, value))).collect()
 }

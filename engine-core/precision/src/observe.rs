@@ -2,19 +2,17 @@
 
 use crate::{
     error::PrecisionError,
-    net::Net,
     ranges::Histogram,
-    run::{Runner, Seen},
+    run::{Seen, Session},
     samples::Samples,
 };
-use planforge_types::NamedTensors;
+use planforge_types::{ElementType, NamedTensors};
 use rayon::prelude::*;
 use std::{borrow::Cow, collections::BTreeMap};
 
 /// Channels of one value.
 #[derive(Clone, Debug)]
 pub struct Channels {
-    axis: usize,
     /// Greatest magnitude of each.
     pub largest: Vec<f64>,
     sum: Vec<f64>,
@@ -89,7 +87,7 @@ fn largest_and_sum(values: &[f32]) -> (f32, f64) {
 }
 
 /// Numbers of one value that are counted before any is passed over: many for each bin of its histogram.
-const ENOUGH: usize = 1 << 24;
+const ENOUGH: usize = 1 << 22;
 /// Shorter runs of numbers are not worth picking out.
 const RUN: usize = 16;
 
@@ -104,18 +102,22 @@ struct Share {
 impl Share {
     /// Its numbers, or those of every so many-th place along its last axis, of others in each run. Where channels count
     /// (`channels` is their axis), all of them or none are picked out of a place.
-    fn of<'a>(self, seen: &Seen<'a>, channels: Option<usize>) -> Cow<'a, [f32]> {
-        let values = seen.values();
+    fn of<'a>(self, seen: &Seen<'a>, channels: Option<usize>) -> Picked<'a> {
+        let (values, channels_last) = (seen.values(), seen.channels_last);
         let row = seen.shape.last().copied().unwrap_or(1);
         let every = values.len().div_ceil(self.most.max(1));
-        let whole = channels.is_none_or(|axis| axis + 1 == seen.shape.len());
-        if every <= 1 || row < RUN || !whole {
-            return values;
+        let whole = channels.is_none_or(|axis| seen.axis(axis) + 1 == seen.shape.len());
+        if every <= 1 || row < RUN || !whole || seen.shape.len() < 2 {
+            return Picked { values, shape: seen.shape.into(), channels_last };
         }
         let mut picked = Vec::with_capacity(values.len() / every + row);
         let places = values.chunks_exact(row).skip(self.run % every).step_by(every);
         places.for_each(|place| picked.extend_from_slice(place));
-        Cow::Owned(picked)
+        // The places of an image, or rows of anything, one behind the other.
+        let mut shape = vec![1; seen.shape.len()];
+        let axes = shape.len();
+        (shape[axes - 2], shape[axes - 1]) = (picked.len() / row, row);
+        Picked { values: picked.into(), shape: shape.into(), channels_last }
     }
 }
 
@@ -127,70 +129,124 @@ pub struct Observed {
 }
 
 impl Observed {
-    fn add(&mut self, seen: &Seen<'_>, share: Share) {
-        let axis = self.channels.as_ref().map(|channels| seen.axis(channels.axis));
-        let values = share.of(seen, axis);
-        let extent = self.histogram.add(&values);
+    /// `axis`: that of its channels, where they matter.
+    fn of(axis: Option<usize>) -> Self {
+        let channels = axis.map(|_| Channels { largest: Vec::new(), sum: Vec::new(), count: 0 });
+        Self { histogram: Histogram::default(), channels }
+    }
+
+    /// Counts `values`, which lie as `picked` does.
+    fn add(&mut self, picked: &Picked<'_>, axis: Option<usize>, values: &[f32]) {
+        let extent = self.histogram.add(values);
         if let (Some(channels), Some(axis)) = (&mut self.channels, axis) {
-            channels.add(seen.shape, axis, &values, extent.count == values.len() as u64);
+            channels.add(&picked.shape, picked.axis(axis), values, extent.count == values.len() as u64);
         }
     }
 }
 
-/// A value as it was in the model before: what it is now, each channel multiplied.
+/// What evening out makes of a value: each of its channels divided.
 #[derive(Clone, Debug)]
-pub struct Former {
+pub struct Divided {
     pub value: String,
     /// Axis of its channels.
     pub axis: usize,
-    /// Of each channel; the axis holds equally long runs of them.
-    pub factors: Vec<f32>,
+    /// What each is divided by; the axis holds equally long runs of them.
+    pub by: Vec<f32>,
 }
 
-impl Former {
-    /// Its numbers from those of the value.
-    fn of(&self, seen: &Seen<'_>, share: Share) -> Option<Vec<f32>> {
-        let (shape, axis) = (seen.shape, seen.axis(self.axis));
-        let values = share.of(seen, Some(axis));
-        let size = *shape.get(axis)?;
-        let run = size.checked_div(self.factors.len()).filter(|run| *run > 0)?;
-        let inner: usize = shape[axis + 1..].iter().product();
-        let factors: Vec<f32> = (0..size).map(|at| self.factors[(at / run).min(self.factors.len() - 1)]).collect();
-        let mut former = Vec::with_capacity(values.len());
+/// Numbers of one run that were picked out.
+#[derive(Debug)]
+struct Picked<'a> {
+    values: Cow<'a, [f32]>,
+    /// Sizes of the axes as they lie.
+    shape: Cow<'a, [usize]>,
+    channels_last: bool,
+}
+
+impl Picked<'_> {
+    fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Where one of the model's axes lies.
+    fn axis(&self, of_model: usize) -> usize {
+        let (name, element, bytes) = ("", ElementType::F32, &[][..]);
+        Seen { name, element, shape: &self.shape, channels_last: self.channels_last, bytes }.axis(of_model)
+    }
+
+    fn divided(&self, divided: &Divided) -> Option<Vec<f32>> {
+        let axis = self.axis(divided.axis);
+        let size = *self.shape.get(axis)?;
+        let run = size.checked_div(divided.by.len()).filter(|run| *run > 0)?;
+        let inner: usize = self.shape[axis + 1..].iter().product();
+        let factors: Vec<f32> = (0..size).map(|at| 1.0 / divided.by[(at / run).min(divided.by.len() - 1)]).collect();
+        let mut all = Vec::with_capacity(self.len());
         match inner {
-            1 => values
+            1 => self
+                .values
                 .chunks_exact(size)
-                .for_each(|row| former.extend(row.iter().zip(&factors).map(|(value, factor)| value * factor))),
-            _ => values
+                .for_each(|row| all.extend(row.iter().zip(&factors).map(|(value, factor)| value * factor))),
+            _ => self
+                .values
                 .chunks_exact(inner.max(1))
                 .zip(factors.iter().cycle())
-                .for_each(|(values, factor)| former.extend(values.iter().map(|value| value * factor))),
+                .for_each(|(values, factor)| all.extend(values.iter().map(|value| value * factor))),
         }
-        Some(former)
+        Some(all)
+    }
+
+    fn into_kept(self) -> Picked<'static> {
+        let (values, shape) = (self.values.into_owned().into(), self.shape.into_owned().into());
+        Picked { values, shape, channels_last: self.channels_last }
     }
 }
 
 /// What was seen, by value.
 pub type Observations = BTreeMap<String, Observed>;
 
-/// Looks at values of runs.
-#[derive(Debug)]
-pub struct Observer<'a> {
-    seen: Observations,
-    before: Vec<(&'a Former, Observed)>,
-    share: Share,
+/// One value that is looked at.
+#[derive(Debug, Default)]
+struct Watch {
+    /// The axis of its channels, where they matter.
+    axis: Option<usize>,
+    /// The axis of those that it may be divided along.
+    along: Option<usize>,
+    seen: Observed,
+    /// What becomes of it, and what it is as it lies, where that is asked for.
+    divided: Option<Divided>,
+    undivided: Option<Observed>,
+    kept: Vec<Picked<'static>>,
 }
 
-impl<'a> Observer<'a> {
-    /// `wanted`: the values to look at, and the axis of those whose channels matter; `formers`: the values of a model before
-    /// that are counted by the way.
-    pub fn of(wanted: &BTreeMap<String, Option<usize>>, formers: &'a [Former]) -> Self {
-        let seen = wanted.iter().map(|(name, axis)| {
-            let channels = axis.map(|axis| Channels { axis, largest: Vec::new(), sum: Vec::new(), count: 0 });
-            (name.clone(), Observed { histogram: Histogram::default(), channels })
-        });
-        let before = formers.iter().map(|former| (former, Observed::default()));
-        Self { seen: seen.collect(), before: before.collect(), share: Share { most: usize::MAX, run: 0 } }
+impl Watch {
+    fn add(&mut self, picked: &Picked<'_>) {
+        let divided = self.divided.as_ref().and_then(|divided| picked.divided(divided));
+        if let Some(undivided) = &mut self.undivided {
+            undivided.add(picked, self.axis, &picked.values);
+        }
+        self.seen.add(picked, self.axis, divided.as_deref().unwrap_or(&picked.values));
+    }
+}
+
+/// Looks at values of runs.
+#[derive(Debug)]
+pub struct Observer {
+    watches: BTreeMap<String, Watch>,
+    share: Share,
+    /// What is seen is kept until it is known what evening out makes of it; bytes of it so far.
+    keeps: bool,
+    kept_bytes: usize,
+}
+
+/// More than this is not kept; then what was seen before has to be looked at again.
+const KEPT_BYTES: usize = 512 << 20;
+
+impl Observer {
+    /// `wanted`: the values to look at, and the axis of those whose channels matter.
+    pub fn of(wanted: &BTreeMap<String, Option<usize>>) -> Self {
+        let watch = |axis: Option<usize>| Watch { axis, seen: Observed::of(axis), ..Watch::default() };
+        let watches = wanted.iter().map(|(name, axis)| (name.clone(), watch(*axis))).collect();
+        Self { watches, share: Share { most: usize::MAX, run: 0 }, keeps: false, kept_bytes: 0 }
     }
 
     /// The same for so many runs in which it does not look at every number, where values have more than enough.
@@ -200,55 +256,105 @@ impl<'a> Observer<'a> {
         Self { share: Share { most, run: 0 }, ..self }
     }
 
+    /// The same, which keeps what it sees of some values until [`Observer::even_out`] tells what becomes of them.
+    /// `divisible`: they, and the axis of their channels.
+    #[must_use]
+    pub fn keeping<'a>(mut self, divisible: impl Iterator<Item = &'a (String, usize)>) -> Self {
+        for (name, axis) in divisible {
+            if let Some(watch) = self.watches.get_mut(name) {
+                watch.along = Some(*axis);
+            }
+        }
+        Self { keeps: true, ..self }
+    }
+
     /// The values that it has to be shown.
     pub fn wanted(&self) -> impl Iterator<Item = &String> {
-        self.seen.keys()
+        self.watches.keys()
     }
 
     /// Counts what one run took and gave.
     pub fn look(&mut self, inputs: &NamedTensors, all: &[Seen<'_>]) {
         let plain = inputs.iter().map(|(name, tensor)| Seen::plain(name, tensor));
         let told: BTreeMap<&str, Seen<'_>> = plain.chain(all.iter().copied()).map(|seen| (seen.name, seen)).collect();
-        let now = self.seen.iter_mut().filter_map(|(name, observed)| Some((observed, told.get(name.as_str())?, None)));
-        let formers = self
-            .before
-            .iter_mut()
-            .filter_map(|(former, observed)| Some((observed, told.get(former.value.as_str())?, Some(*former))));
-        let mut counts: Vec<(&mut Observed, &Seen<'_>, Option<&Former>)> = now.chain(formers).collect();
+        let watches = self.watches.iter_mut();
+        let mut counts: Vec<(&mut Watch, &Seen<'_>)> =
+            watches.filter_map(|(name, watch)| Some((watch, told.get(name.as_str())?))).collect();
         // The largest first, so that no processor is left with one of them at the end.
-        counts.sort_by_key(|(_, seen, _)| std::cmp::Reverse(seen.bytes.len()));
-        let share = self.share;
-        counts.into_par_iter().with_max_len(1).for_each(|(observed, seen, former)| match former {
-            None => observed.add(seen, share),
-            Some(former) => {
-                if let Some(values) = former.of(seen, share) {
-                    observed.histogram.add(&values);
-                }
+        counts.sort_by_key(|(_, seen)| std::cmp::Reverse(seen.bytes.len()));
+        let (share, keeps) = (self.share, self.keeps);
+        let kept = counts.into_par_iter().with_max_len(1).map(|(watch, seen)| {
+            let picked = share.of(seen, watch.axis.or(watch.along));
+            watch.add(&picked);
+            if !keeps || watch.along.is_none() {
+                return 0;
             }
+            let bytes = picked.len() * size_of::<f32>();
+            watch.kept.push(picked.into_kept());
+            bytes
         });
+        self.kept_bytes += kept.sum::<usize>();
+        if self.kept_bytes > KEPT_BYTES {
+            self.keeps = false;
+            self.watches.values_mut().for_each(|watch| watch.kept = Vec::new());
+        }
         self.share.run += 1;
     }
 
-    /// What was seen, and of the values of the model before.
+    /// What was seen so far.
+    pub fn seen(&self) -> Observations {
+        self.watches.iter().map(|(name, watch)| (name.clone(), watch.seen.clone())).collect()
+    }
+
+    /// From now on counts what becomes of the values, which it goes on being shown as they are; also of what it has seen,
+    /// where that was kept: `false` where it has to be shown again. `with_undivided`: what they are is counted as well.
+    pub fn even_out(&mut self, divided: Vec<Divided>, with_undivided: bool) -> bool {
+        let kept = self.keeps;
+        for divided in divided {
+            if let Some(watch) = self.watches.get_mut(&divided.value) {
+                watch.undivided = with_undivided.then(|| watch.seen.clone());
+                watch.divided = Some(divided);
+            }
+        }
+        self.keeps = false;
+        if !kept {
+            self.share.run = 0;
+        }
+        self.watches.par_iter_mut().for_each(|(_, watch)| {
+            let before = std::mem::take(&mut watch.kept);
+            if !kept || watch.divided.is_some() {
+                watch.seen = Observed::of(watch.axis);
+            }
+            if !kept {
+                watch.undivided = watch.undivided.take().map(|_| Observed::of(None));
+            } else if let Some(divided) = &watch.divided {
+                for picked in before {
+                    let values = picked.divided(divided);
+                    watch.seen.add(&picked, watch.axis, values.as_deref().unwrap_or(&picked.values));
+                }
+            }
+        });
+        kept
+    }
+
+    /// What was seen, and of values that were divided what they are undivided.
     pub fn into_seen(self) -> (Observations, Observations) {
-        let before = self.before.into_iter().map(|(former, observed)| (former.value.clone(), observed));
-        (self.seen, before.collect())
+        let mut undivided = Observations::new();
+        let mut seen = Observations::new();
+        for (name, watch) in self.watches {
+            undivided.extend(watch.undivided.map(|observed| (name.clone(), observed)));
+            seen.insert(name, watch.seen);
+        }
+        (seen, undivided)
     }
 }
 
-/// Runs the model on all samples, before the eyes of `observer`.
+/// Runs a model that is ready on all samples, before the eyes of `observer`.
 ///
 /// # Errors
 ///
 /// When the model does not run.
-pub fn observe(
-    net: &Net,
-    runner: &dyn Runner,
-    samples: &Samples,
-    observer: &mut Observer<'_>,
-) -> Result<(), PrecisionError> {
-    let watched = observer.wanted().cloned().collect();
-    let mut session = runner.open(&net.model()?, samples.profile().as_ref(), &watched)?;
+pub fn observe(session: &mut dyn Session, samples: &Samples, observer: &mut Observer) -> Result<(), PrecisionError> {
     for index in 0..samples.batches() {
         let inputs = samples.inputs(index);
         // Counted once the run is over, on all processors, which the run would want, too.
@@ -260,7 +366,7 @@ pub fn observe(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_types::ElementType;
+    use planforge_types::preparation::Method;
 
     #[test]
     fn a_share_is_of_whole_places_and_of_others_in_each_run() {
@@ -274,17 +380,73 @@ mod tests {
             bytes: bytemuck::cast_slice(&values),
         };
         let all = Share { most: usize::MAX, run: 3 };
-        assert_eq!(all.of(&seen(true), Some(3)), values);
+        assert_eq!(all.of(&seen(true), Some(1)).values, values);
         let mut met = vec![0; values.len()];
         for run in 0..4 {
-            let share = Share { most: values.len() / 4, run }.of(&seen(true), Some(3)).into_owned();
-            assert_eq!(share.len(), values.len() / 4);
-            assert!(share.chunks_exact(32).all(|place| place[0] % 32.0 == 0.0), "whole places");
-            share.into_iter().for_each(|value| met[value as usize] += 1);
+            let share = Share { most: values.len() / 4, run }.of(&seen(true), Some(1));
+            assert_eq!((share.len(), &share.shape[..]), (values.len() / 4, &[1, 1, 10, 32][..]));
+            assert!(share.values.chunks_exact(32).all(|place| place[0] % 32.0 == 0.0), "whole places");
+            share.values.iter().for_each(|value| met[*value as usize] += 1);
         }
         assert!(met.into_iter().all(|times| times == 1), "four runs meet each place once");
         // Channels that do not lie last would be picked unevenly.
-        assert_eq!(Share { most: 10, run: 0 }.of(&seen(false), Some(1)), values);
+        assert_eq!(Share { most: 10, run: 0 }.of(&seen(false), Some(1)).values, values);
         assert_eq!(Share { most: values.len() / 4, run: 0 }.of(&seen(false), None).len(), values.len() / 4);
+    }
+
+    /// Shows runs of an image of four channels.
+    fn show(observer: &mut Observer, runs: std::ops::Range<usize>, channels_last: bool) {
+        for run in runs {
+            let values: Vec<f32> = (0..4 * 1024).map(|at| ((at * 7 + run * 13) % 101) as f32 - 40.0).collect();
+            let shape = if channels_last { [1, 32, 32, 4] } else { [1, 4, 32, 32] };
+            let bytes = bytemuck::cast_slice(&values);
+            let seen = Seen { name: "x", element: ElementType::F32, shape: &shape, channels_last, bytes };
+            observer.look(&NamedTensors::new(), &[seen]);
+        }
+    }
+
+    /// What the observer finds of each channel once its values are divided by powers of two.
+    fn largest(of: &Observations) -> Vec<f64> {
+        of["x"].channels.as_ref().expect("channels count").largest.clone()
+    }
+
+    #[test]
+    fn what_was_kept_counts_as_if_it_had_been_divided_at_once() {
+        let wanted = BTreeMap::from([("x".to_owned(), Some(1))]);
+        let by = vec![1.0, 2.0, 0.5, 8.0];
+        let divided = || vec![Divided { value: "x".to_owned(), axis: 1, by: by.clone() }];
+        for channels_last in [false, true] {
+            let mut at_once = Observer::of(&wanted);
+            at_once.even_out(divided(), true);
+            show(&mut at_once, 0..5, channels_last);
+            let mut later = Observer::of(&wanted).keeping([("x".to_owned(), 1)].iter());
+            show(&mut later, 0..3, channels_last);
+            let undivided = largest(&later.seen());
+            assert!(later.even_out(divided(), true));
+            show(&mut later, 3..5, channels_last);
+            let ((at_once, before), (later, before_later)) = (at_once.into_seen(), later.into_seen());
+            let expected: Vec<f64> = undivided.iter().zip(&by).map(|(largest, by)| largest / f64::from(*by)).collect();
+            assert_eq!(largest(&later), largest(&at_once));
+            assert_eq!(largest(&later), expected, "channels last: {channels_last}");
+            for method in [Method::MinMax, Method::Mse] {
+                let range = |of: &Observations| of["x"].histogram.range(method, true);
+                assert_eq!(range(&later), range(&at_once));
+                assert_eq!(range(&before_later), range(&before));
+                assert_ne!(range(&later), range(&before_later));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_to_keep_has_to_be_shown_again() {
+        let wanted = BTreeMap::from([("x".to_owned(), Some(1))]);
+        let mut observer = Observer::of(&wanted).keeping([("x".to_owned(), 1)].iter());
+        observer.kept_bytes = KEPT_BYTES;
+        show(&mut observer, 0..3, true);
+        assert!(!observer.even_out(vec![Divided { value: "x".to_owned(), axis: 1, by: vec![2.0] }], false));
+        assert_eq!(observer.seen()["x"].histogram.count, 0);
+        show(&mut observer, 0..3, true);
+        assert_eq!(observer.seen()["x"].histogram.count, 3 * 4096);
+        assert_eq!(observer.seen()["x"].histogram.largest(), 30.0);
     }
 }

@@ -58,7 +58,7 @@ pub fn prepare(
     if options.kind == Kind::Int8 {
         return int8::prepare(original, samples, judged, report);
     }
-    let judge = Judge::of(&original, samples, judged, runner, None)?;
+    let judge = Judge::of(&original, samples, judged, runner)?;
     match options.kind {
         Kind::Fp16 | Kind::Bf16 => typed::prepare(original, samples, judge.as_ref(), report),
         _ => blocks::prepare(original, judge.as_ref(), report),

@@ -79,7 +79,7 @@ pub trait Runner {
     /// As reports call it.
     fn name(&self) -> String;
 
-    /// Makes `model` ready to run at the shapes of `profile`, with an eye on the values named in `watched`.
+    /// Makes `model` ready to run so many times at the shapes of `profile`, with an eye on the values named in `watched`.
     ///
     /// # Errors
     ///
@@ -89,6 +89,7 @@ pub trait Runner {
         model: &Model,
         profile: Option<&OptimizationProfile>,
         watched: &BTreeSet<String>,
+        runs: usize,
     ) -> Result<Box<dyn Session>, PrecisionError>;
 }
 
@@ -122,6 +123,7 @@ impl Runner for Reference {
         model: &Model,
         profile: Option<&OptimizationProfile>,
         watched: &BTreeSet<String>,
+        _: usize,
     ) -> Result<Box<dyn Session>, PrecisionError> {
         let mut graph = import(model, profile)?;
         compute_constants(&mut graph);

@@ -220,7 +220,38 @@ impl Samples {
         if self.rows <= most.max(1) {
             return self.clone();
         }
-        let picked: Vec<usize> = (0..most.max(1)).map(|at| at * self.rows / most.max(1)).collect();
+        self.picked(&self.evenly(most.max(1)))
+    }
+
+    /// The same rows, and those that are left, if any. They are as many as fill whole executions.
+    pub fn parted(&self, most: usize) -> (Self, Option<Self>) {
+        let most = most.max(1).next_multiple_of(self.batch);
+        if self.rows <= most {
+            return (self.clone(), None);
+        }
+        let few = self.evenly(most);
+        let rest: Vec<usize> = (0..self.rows).filter(|row| few.binary_search(row).is_err()).collect();
+        (self.picked(&few), Some(self.picked(&rest)))
+    }
+
+    /// These rows, and behind them others of the same arrays.
+    pub fn followed_by(&self, others: &Self) -> Self {
+        let join = |((port, array), (_, other)): (&(Port, HostTensor), &(Port, HostTensor))| {
+            let shape = [&[array.shape[0] + other.shape[0]], &array.shape[1..]].concat();
+            let bytes = [&array.bytes[..], &other.bytes].concat();
+            (port.clone(), HostTensor { element: array.element, shape, bytes })
+        };
+        let arrays = self.arrays.iter().zip(&others.arrays).map(join).collect();
+        let labels = self.labels.as_ref().zip(others.labels.as_ref()).map(|(a, b)| [&a[..], b].concat());
+        Self { arrays, labels, rows: self.rows + others.rows, batch: self.batch }
+    }
+
+    fn evenly(&self, count: usize) -> Vec<usize> {
+        (0..count).map(|at| at * self.rows / count).collect()
+    }
+
+    /// Those rows.
+    fn picked(&self, picked: &[usize]) -> Self {
         let pick = |(port, array): &(Port, HostTensor)| {
             let row = array.bytes.len() / self.rows;
             let mut bytes = Vec::with_capacity(picked.len() * row);

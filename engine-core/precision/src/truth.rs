@@ -4,7 +4,7 @@ use crate::{
     error::PrecisionError,
     net::Net,
     observe::Observer,
-    run::{Runner, Seen},
+    run::{Runner, Seen, Session},
     samples::Samples,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,17 +40,20 @@ impl Agreement {
 }
 
 impl Truth {
-    /// Runs the model as it is, before the eyes of an observer where there is one.
+    /// Runs the model as it is.
     ///
     /// # Errors
     ///
     /// When it does not run, or labels are given and its output has no scores.
-    pub fn of(
-        net: &Net,
-        runner: &dyn Runner,
-        samples: &Samples,
-        observer: Option<&mut Observer<'_>>,
-    ) -> Result<Self, PrecisionError> {
+    pub fn of(net: &Net, runner: &dyn Runner, samples: &Samples) -> Result<Self, PrecisionError> {
+        let mut truth = Self::about(net);
+        let mut session = runner.open(&net.model()?, samples.profile().as_ref(), &truth.watched, samples.batches())?;
+        truth.hear(session.as_mut(), samples, None)?;
+        Ok(truth)
+    }
+
+    /// What is compared of a model that has said nothing yet.
+    pub fn about(net: &Net) -> Self {
         let graph = net.graph();
         let makers = net.makers();
         let compared = graph.output.iter().map(|output| match makers.get(output.name.as_str()) {
@@ -61,10 +64,31 @@ impl Truth {
         });
         let watched: BTreeSet<String> = compared.filter(|name| net.is_single(name)).collect();
         let scores = graph.output.first().map(|output| output.name.clone()).unwrap_or_default();
-        let mut truth = Self { values: Vec::new(), watched, scores, correct: None, rows: samples.rows() };
-        let (values, correct) = truth.run(net, runner, samples, observer)?;
-        (truth.values, truth.correct) = (values, correct);
-        Ok(truth)
+        Self { values: Vec::new(), watched, scores, correct: None, rows: 0 }
+    }
+
+    /// The values that a run has to show.
+    pub fn wanted(&self) -> impl Iterator<Item = &String> {
+        self.watched.iter()
+    }
+
+    /// Adds what the model says of more samples, before the eyes of an observer where there is one. All but the last ones
+    /// fill their executions.
+    ///
+    /// # Errors
+    ///
+    /// When it does not run, or labels are given and its output has no scores.
+    pub fn hear(
+        &mut self,
+        session: &mut dyn Session,
+        samples: &Samples,
+        observer: Option<&mut Observer>,
+    ) -> Result<(), PrecisionError> {
+        let (values, correct) = self.run(session, samples, observer)?;
+        self.values.extend(values);
+        self.rows += samples.rows();
+        self.correct = correct.map(|correct| correct + self.correct.unwrap_or(0));
+        Ok(())
     }
 
     /// What the model itself reaches.
@@ -78,7 +102,8 @@ impl Truth {
     ///
     /// When it does not run.
     pub fn compare(&self, net: &Net, runner: &dyn Runner, samples: &Samples) -> Result<Agreement, PrecisionError> {
-        let (values, correct) = self.run(net, runner, samples, None)?;
+        let mut session = runner.open(&net.model()?, samples.profile().as_ref(), &self.watched, samples.batches())?;
+        let (values, correct) = self.run(session.as_mut(), samples, None)?;
         let mut relative_rms = 0.0_f64;
         for name in &self.watched {
             let (mut squares, mut differences) = (0.0, 0.0);
@@ -99,14 +124,10 @@ impl Truth {
     #[expect(clippy::type_complexity, reason = "both of its parts, once")]
     fn run(
         &self,
-        net: &Net,
-        runner: &dyn Runner,
+        session: &mut dyn Session,
         samples: &Samples,
-        mut observer: Option<&mut Observer<'_>>,
+        mut observer: Option<&mut Observer>,
     ) -> Result<(Vec<BTreeMap<String, Vec<f64>>>, Option<usize>), PrecisionError> {
-        let mut watched = self.watched.clone();
-        watched.extend(observer.iter().flat_map(|observer| observer.wanted().cloned()));
-        let mut session = runner.open(&net.model()?, samples.profile().as_ref(), &watched)?;
         let (mut all, mut correct) = (Vec::new(), 0);
         for index in 0..samples.batches() {
             let rows = samples.rows_of(index);

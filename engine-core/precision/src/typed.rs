@@ -123,8 +123,11 @@ pub(crate) fn prepare(
             let values =
                 graph.input.iter().map(|input| &input.name).chain(graph.node.iter().flat_map(|node| &node.output));
             let wanted = values.filter(|name| net.is_single(name)).map(|name| (name.clone(), None)).collect();
-            let mut observer = Observer::of(&wanted, &[]);
-            observe(&net, draft.runner, samples, &mut observer)?;
+            let mut observer = Observer::of(&wanted);
+            let watched = observer.wanted().cloned().collect();
+            let mut session =
+                draft.runner.open(&net.model()?, samples.profile().as_ref(), &watched, samples.batches())?;
+            observe(session.as_mut(), samples, &mut observer)?;
             Some(observer.into_seen().0)
         }
         None => None,

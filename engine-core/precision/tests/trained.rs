@@ -56,7 +56,7 @@ impl Network {
 
     /// What the model tells of each row.
     fn told_by(&self, model: &Model) -> Vec<Vec<f32>> {
-        let mut session = Reference.open(model, None, &BTreeSet::new()).unwrap();
+        let mut session = Reference.open(model, None, &BTreeSet::new(), 1).unwrap();
         let (name, given) = self.given.iter().next().unwrap();
         let rows = given.shape[0];
         let row_bytes = given.bytes.len() / rows;
@@ -96,7 +96,7 @@ fn scales_are_those_of_the_model_as_it_was_though_another_was_looked_at() {
         assert!(name != "shapes" || changed.0 > 0 && changed.1 > 0, "{name}: {changed:?}");
         let values = model.proto.graph.as_ref().unwrap().node.iter().flat_map(|node| node.output.clone());
         let watched: BTreeSet<String> = values.collect();
-        let mut session = Reference.open(&model, samples.profile().as_ref(), &watched).unwrap();
+        let mut session = Reference.open(&model, samples.profile().as_ref(), &watched, samples.batches()).unwrap();
         let mut largest = BTreeMap::new();
         for batch in 0..samples.batches() {
             let see = &mut |all: &[Seen<'_>]| {

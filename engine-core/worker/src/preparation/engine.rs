@@ -15,9 +15,14 @@ use planforge_types::{
     BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, OptimizationProfile, Toolchain,
     fingerprint::DiscoveredDevice,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 use tempfile::TempDir;
 
+/// For so many runs a search is worth what it takes.
+const MANY_RUNS: usize = 128;
 /// ONNX's number for single precision.
 const FLOAT: i32 = 1;
 
@@ -61,7 +66,23 @@ struct Loaded {
     /// By output of the engine: the value that is looked at, and whether its channels lie last.
     watched: BTreeMap<String, (String, bool)>,
     outputs: BTreeSet<String>,
+    spent: Spent,
     _folder: TempDir,
+}
+
+/// Where the time of an engine's runs went.
+#[derive(Debug, Default)]
+struct Spent {
+    runs: u32,
+    running: Duration,
+    looking: Duration,
+}
+
+impl Drop for Spent {
+    fn drop(&mut self) {
+        let (runs, run_s, look_s) = (self.runs, self.running.as_secs_f32(), self.looking.as_secs_f32());
+        tracing::debug!(runs, run_s, look_s, "an engine has run the data");
+    }
 }
 
 impl Runner for EngineRunner<'_> {
@@ -75,12 +96,13 @@ impl Runner for EngineRunner<'_> {
         model: &Model,
         profile: Option<&OptimizationProfile>,
         watched: &BTreeSet<String>,
+        runs: usize,
     ) -> Result<Box<dyn Session>, PrecisionError> {
-        match self.load(model, profile, watched) {
+        match self.load(model, profile, watched, runs) {
             Ok(loaded) => Ok(Box::new(loaded)),
             Err(error) => {
                 tracing::debug!(%error, "no engine for this model: running it with the reference");
-                Reference.open(model, profile, watched)
+                Reference.open(model, profile, watched, runs)
             }
         }
     }
@@ -92,7 +114,9 @@ impl EngineRunner<'_> {
         model: &Model,
         profile: Option<&OptimizationProfile>,
         watched: &BTreeSet<String>,
+        runs: usize,
     ) -> Result<Loaded, PrecisionError> {
+        let began = Instant::now();
         let failed = |message: String| PrecisionError::Run { message };
         let folder = tempfile::tempdir().map_err(|e| failed(format!("cannot create a folder: {e}")))?;
         let mut proto = model.proto.clone();
@@ -122,7 +146,8 @@ impl EngineRunner<'_> {
         let spec = BuildSpec {
             threads: Some(self.device.threads),
             profiles: profile.into_iter().cloned().collect(),
-            optimization_level: OptimizationLevel(0),
+            // Tactics are not timed for few runs.
+            optimization_level: OptimizationLevel(if runs >= MANY_RUNS { 2 } else { 0 }),
             ..BuildSpec::default()
         };
         let request = CompileRequest {
@@ -139,7 +164,8 @@ impl EngineRunner<'_> {
         };
         let plan = self.compiler.compile(&request, &Silent, &Cancel::default()).map_err(|e| failed(e.message))?;
         let meter = self.compiler.load(&plan.path, &LoadOptions::default()).map_err(|e| failed(e.message))?;
-        Ok(Loaded { meter, watched: seen, outputs, _folder: folder })
+        tracing::debug!(watched = seen.len(), build_s = began.elapsed().as_secs_f32(), "an engine runs the data");
+        Ok(Loaded { meter, watched: seen, outputs, spent: Spent::default(), _folder: folder })
     }
 }
 
@@ -148,14 +174,17 @@ impl Session for Loaded {
         let failed = |message: String| PrecisionError::Run { message };
         self.meter.bind(inputs).map_err(|e| failed(e.message))?;
         let mut given = NamedTensors::new();
-        let Self { meter, watched, outputs, .. } = self;
+        let Self { meter, watched, outputs, spent, .. } = self;
+        let (began, mut looking) = (Instant::now(), Duration::ZERO);
         let mut look = |lent: &[Lent<'_>]| {
             let seen = lent.iter().filter_map(|lent| {
                 let (name, channels_last) = watched.get(lent.name)?;
                 let Lent { element, shape, bytes, .. } = *lent;
                 Some(Seen { name, element, shape, channels_last: *channels_last, bytes })
             });
+            let looked = Instant::now();
             see(&seen.collect::<Vec<_>>());
+            looking += looked.elapsed();
             for lent in lent.iter().filter(|lent| outputs.contains(lent.name)) {
                 let tensor =
                     HostTensor { element: lent.element, shape: lent.shape.to_vec(), bytes: lent.bytes.to_vec() };
@@ -163,6 +192,9 @@ impl Session for Loaded {
             }
         };
         meter.run_lending(&mut look).map_err(|e| failed(e.message))?;
+        spent.runs += 1;
+        spent.looking += looking;
+        spent.running += began.elapsed() - looking;
         Ok(given)
     }
 }
