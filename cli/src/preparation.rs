@@ -151,7 +151,7 @@ mod tests {
     /// What a runner shows of a model on a few rows: the numbers of each value in the model's order, and whether they lay so.
     fn seen(runner: &dyn Runner, model: &Model, samples: &Samples) -> BTreeMap<String, (bool, Vec<f64>)> {
         let values: BTreeSet<String> = model.graph().node.iter().flat_map(|node| node.output.clone()).collect();
-        let mut session = runner.open(model, samples.profile().as_ref(), &values).unwrap();
+        let mut session = runner.open(model, samples.profile().as_ref(), &values, samples.batches()).unwrap();
         let mut all: BTreeMap<String, (bool, Vec<f64>)> = BTreeMap::new();
         for batch in 0..samples.batches() {
             let look = &mut |seen: &[Seen<'_>]| {
@@ -205,5 +205,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_engine_tells_what_each_layer_takes_in_either_precision_and_a_budget_weighs_that() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/trained");
+        let model = Model::open(&folder.join("shapes.onnx")).unwrap();
+        let (arrays, _) = arrays(&folder.join("shapes-calibration.npz")).unwrap();
+        let samples = Samples::fit(arrays, &ports(&model)).unwrap().thinned(4);
+        let engine = EngineRunner::here(&CpuCompiler).unwrap();
+        let saved = |target: Target| {
+            // No layer may stay in int8 but the one that harms least.
+            let budget = Some(planforge_precision::Budget::OutputError(1e-3));
+            let options = Options { budget, ..Options::new(Kind::Int8, target) };
+            let prepared = prepare(&model, Some(&samples), None, &options, &engine).unwrap();
+            let lowered = prepared.report.coverage.layers_lowered;
+            assert!(lowered < prepared.report.coverage.layers, "{lowered}");
+            prepared.report.layers.into_iter().map(|layer| layer.saved_us).collect::<Vec<_>>()
+        };
+        let times = saved(Target::Cpu);
+        assert!(times.iter().all(|us| us.is_some_and(f64::is_finite)), "every layer is timed: {times:?}");
+        assert!(saved(Target::Any).iter().all(Option::is_none), "of what runs elsewhere nothing is known");
     }
 }

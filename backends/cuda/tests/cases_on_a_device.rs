@@ -20,7 +20,8 @@ use prepared::{Outcome, Prepared, judge, prepare};
 use rayon::prelude::*;
 
 /// First proposals only.
-const EFFORT: Effort = Effort { compiled: 0, algorithms: 2, libraries: true, tiles: 2, compares: false, tries_late: false };
+const EFFORT: Effort =
+    Effort { compiled: 0, algorithms: 2, libraries: true, tiles: 2, compares: false, tries_late: false };
 
 fn attempt(device: &Device, case: &Case, prepared: Prepared) -> Result<Outcome, Failure> {
     let Prepared { lowered, inputs, expected } = prepared;

@@ -58,7 +58,7 @@ pub(crate) fn prepare(mut net: Net, judge: Option<&Judge<'_>>, draft: Draft<'_>)
     };
     let costs: Vec<Cost> = free.iter().map(|layer| Cost { saved: layer.weights() as f64 }).collect();
     let names: Vec<&str> = free.iter().map(|layer| layer.name.as_str()).collect();
-    let settled = judge.map(|judge| judge.settle(options.budget, &costs, &names, make)).transpose()?;
+    let settled = judge.map(|judge| judge.settle(options.budget, || costs.clone(), &names, make)).transpose()?;
     let returned = settled.as_ref().map(|settled| settled.returned.clone()).unwrap_or_default();
     let made = make(&returned);
     let report = layers.iter().map(|layer| {

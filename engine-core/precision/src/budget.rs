@@ -1,7 +1,7 @@
 //! How much may be lost, and which layers go back to single precision so that no more is.
 //!
-//! Layers return in the order of harm per cost saved: the squared error that a layer makes alone, over the multiplications
-//! that its integers make cheaper; where that leaves one that is too much by itself, in the order of harm alone. How many
+//! Layers return in the order of harm per cost saved: the squared error that a layer makes alone, over the microseconds
+//! that its integers save, or the multiplications that they make cheaper; where that leaves one that is too much by itself, in the order of harm alone. How many
 //! must is found by halving, as fewer errors are never more harm.
 
 use crate::{error::PrecisionError, truth::Agreement};
@@ -38,7 +38,7 @@ impl Lost for Budget {
 /// A layer that may return.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// What its lower precision makes cheaper: multiplications.
+    /// What its lower precision saves: microseconds, multiplications or weights, the same of all layers.
     pub saved: f64,
 }
 
@@ -53,10 +53,14 @@ pub struct Settled {
     pub evaluations: usize,
 }
 
+/// What saves nothing, or costs something, is divided by this.
+const LEAST_SAVED: f64 = 1e-3;
+
 /// Measures a model in which the layers of `returned` keep single precision.
 pub type Measure<'a> = dyn FnMut(&BTreeSet<usize>) -> Result<Agreement, PrecisionError> + 'a;
 
-/// Finds the fewest layers, worst first, without which the budget holds. `harm`: relative RMS of one layer alone.
+/// Finds the fewest layers, worst first, without which the budget holds. `alone` measures one layer; `costs` is asked only
+/// where not all of them can stay.
 ///
 /// # Errors
 ///
@@ -64,7 +68,7 @@ pub type Measure<'a> = dyn FnMut(&BTreeSet<usize>) -> Result<Agreement, Precisio
 pub fn settle(
     budget: Option<Budget>,
     truth: &Agreement,
-    costs: &[Cost],
+    costs: &mut dyn FnMut() -> Vec<Cost>,
     names: &[&str],
     measure: &mut Measure<'_>,
     alone: &mut Measure<'_>,
@@ -75,6 +79,7 @@ pub fn settle(
     let Some(budget) = budget.filter(|budget| !budget.holds(truth, &first)) else {
         return Ok(Settled { returned: none, reached: first, harm: Vec::new(), evaluations });
     };
+    let costs = costs();
     let all: BTreeSet<usize> = (0..costs.len()).collect();
     let mut harm = Vec::new();
     for index in 0..costs.len() {
@@ -83,7 +88,7 @@ pub fn settle(
         harm.push(alone(&others)?.relative_rms);
         evaluations += 1;
     }
-    let worth = |index: &usize| harm[*index] * harm[*index] / costs[*index].saved.max(1.0);
+    let worth = |index: &usize| harm[*index] * harm[*index] / costs[*index].saved.max(LEAST_SAVED);
     let order = |key: &dyn Fn(&usize) -> f64| {
         let mut order: Vec<usize> = (0..costs.len()).collect();
         order.sort_by(|a, b| key(b).total_cmp(&key(a)));
@@ -140,7 +145,7 @@ mod tests {
     fn settle_all(budget: Option<Budget>, harm: &[f64], saved: &[f64]) -> Result<Settled, PrecisionError> {
         let costs: Vec<Cost> = saved.iter().map(|saved| Cost { saved: *saved }).collect();
         let (of, alone) = (errors(harm), errors(harm));
-        settle(budget, &TRUTH, &costs, &["a", "b", "c", "d"], &mut |set| of(set), &mut |set| alone(set))
+        settle(budget, &TRUTH, &mut || costs.clone(), &["a", "b", "c", "d"], &mut |set| of(set), &mut |set| alone(set))
     }
 
     #[test]
@@ -149,6 +154,10 @@ mod tests {
         assert!(settle_all(None, &harm, &[1.0; 4]).unwrap().returned.is_empty());
         let settled = settle_all(Some(Budget::OutputError(0.5)), &harm, &[1.0; 4]).unwrap();
         assert_eq!((settled.returned.len(), settled.evaluations), (0, 1));
+        let (of, alone) = (errors(&harm), errors(&harm));
+        let never = &mut || unreachable!("nothing is timed where all may stay");
+        let budget = Some(Budget::OutputError(0.5));
+        settle(budget, &TRUTH, never, &["a", "b", "c", "d"], &mut |set| of(set), &mut |set| alone(set)).unwrap();
     }
 
     #[test]

@@ -123,13 +123,13 @@ impl<'a> Judge<'a> {
     pub fn settle(
         &self,
         budget: Option<Budget>,
-        costs: &[Cost],
+        mut costs: impl FnMut() -> Vec<Cost>,
         names: &[&str],
         make: impl Fn(&BTreeSet<usize>) -> Net,
     ) -> Result<Settled, PrecisionError> {
         let mut whole = |returned: &BTreeSet<usize>| self.whole(&make(returned));
         let mut few = |returned: &BTreeSet<usize>| self.few(&make(returned));
-        settle(budget, &self.own(), costs, names, &mut whole, &mut few)
+        settle(budget, &self.own(), &mut costs, names, &mut whole, &mut few)
     }
 
     /// As the report has it.
@@ -219,5 +219,6 @@ pub(crate) fn layer_report(layer: &Layer, net: &Net, precision: &str, why: Strin
         weight_bytes: stored.map_or(0, |tensor| tensor.raw_data.len() as u64),
         macs: layer.macs,
         harm,
+        saved_us: None,
     }
 }

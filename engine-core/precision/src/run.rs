@@ -91,6 +91,17 @@ pub trait Runner {
         watched: &BTreeSet<String>,
         runs: usize,
     ) -> Result<Box<dyn Session>, PrecisionError>;
+
+    /// Microseconds that every node of `model` takes on this machine, by name; of nodes that run as one, each has the time
+    /// of all. `None` where that cannot be told.
+    fn node_us(
+        &self,
+        _model: &Model,
+        _profile: Option<&OptimizationProfile>,
+        _inputs: &NamedTensors,
+    ) -> Option<BTreeMap<String, f64>> {
+        None
+    }
 }
 
 /// A model that is ready to run.

@@ -153,7 +153,7 @@ pub(crate) fn prepare(
     let of = |at: usize| macs.get(&at).copied().unwrap_or_default();
     let costs: Vec<Cost> = units.iter().map(|at| Cost { saved: of(*at).0 as f64 }).collect();
     let names: Vec<&str> = units.iter().map(|at| net.graph().node[*at].name.as_str()).collect();
-    let settled = judge.map(|judge| judge.settle(options.budget, &costs, &names, make)).transpose()?;
+    let settled = judge.map(|judge| judge.settle(options.budget, || costs.clone(), &names, make)).transpose()?;
     let returned = settled.as_ref().map(|settled| settled.returned.clone()).unwrap_or_default();
     let made = make(&returned);
     let mut report = Vec::new();
@@ -179,6 +179,7 @@ pub(crate) fn prepare(
             weight_bytes: of(at).1 * if low { 2 } else { 4 },
             macs: of(at).0,
             harm,
+            saved_us: None,
         });
     }
     let measured =

@@ -23,6 +23,8 @@ use tempfile::TempDir;
 
 /// For so many runs a search is worth what it takes.
 const MANY_RUNS: usize = 128;
+/// Runs of which the median says what each step takes.
+const TIMED_RUNS: u32 = 15;
 /// ONNX's number for single precision.
 const FLOAT: i32 = 1;
 
@@ -105,6 +107,23 @@ impl Runner for EngineRunner<'_> {
                 Reference.open(model, profile, watched, runs)
             }
         }
+    }
+
+    fn node_us(
+        &self,
+        model: &Model,
+        profile: Option<&OptimizationProfile>,
+        inputs: &NamedTensors,
+    ) -> Option<BTreeMap<String, f64>> {
+        let mut loaded = self.load(model, profile, &BTreeSet::new(), MANY_RUNS).ok()?;
+        loaded.meter.bind(inputs).ok()?;
+        let mut all = BTreeMap::new();
+        for layer in loaded.meter.layers(TIMED_RUNS).ok()? {
+            for name in layer.name.split(" + ") {
+                *all.entry(name.to_owned()).or_insert(0.0) += layer.median_ms * 1e3;
+            }
+        }
+        Some(all)
     }
 }
 
