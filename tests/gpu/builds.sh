@@ -8,7 +8,7 @@ set -u
 planforge=$(realpath "$1"); mkdir -p "$2"; out=$(realpath "$2"); builds=$3; shift 3
 models=${*:-mobilenet-v3-large efficientnet-b0 resnet50 bert-base vit-b-16 yolo-s}
 work=${WORK:-$(mktemp -d)}; mkdir -p "$work"; cd "$work" || exit 1
-export NO_COLOR=1 PLANFORGE_LOG=info
+export NO_COLOR=1
 touch "$out/builds.txt"
 for number in $(seq "$builds"); do
     for model in $models; do
@@ -16,7 +16,7 @@ for number in $(seq "$builds"); do
         grep -q "^$name $number " "$out/builds.txt" && continue
         [ -e "$name.onnx" ] || "$planforge" testmodel "$name" -o "$name.onnx" >/dev/null || continue
         export PLANFORGE_DATA=$work/data-$name-$number
-        timeout 150 "$planforge" build "$name.onnx" --precision fp16 -o "$name-$number.plan" >last.txt 2>&1 || {
+        PLANFORGE_LOG=info timeout 150 "$planforge" build "$name.onnx" --precision fp16 -o "$name-$number.plan" >last.txt 2>&1 || {
             echo "FAILED: $name: $(tail -c 300 last.txt)"
             continue
         }

@@ -34,7 +34,7 @@ const LAUNCHES_AT_LAST: usize = 25;
 /// Graphs are timed in rounds of so many, after each of which candidates are given up.
 const ROUND: usize = 60;
 /// Graphs for each thing that is to be found out: with fewer nothing is, with more nothing is worth it.
-const GRAPHS_EACH: std::ops::Range<usize> = 2..18;
+const GRAPHS_EACH: std::ops::Range<usize> = 2..12;
 
 /// Steps that are computed alike.
 struct Group {
