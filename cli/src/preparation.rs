@@ -144,7 +144,7 @@ impl From<PrecisionError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_precision::{Kind, Reference, Runner, Seen, Target, prepare};
+    use planforge_precision::{Budget, Kind, Reference, Runner, Seen, Target, prepare};
     use planforge_worker::preparation::EngineRunner;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -215,9 +215,10 @@ mod tests {
         let samples = Samples::fit(arrays, &ports(&model)).unwrap().thinned(4);
         let engine = EngineRunner::here(&CpuCompiler).unwrap();
         let saved = |target: Target| {
-            // No layer may stay in int8 but the one that harms least.
-            let budget = Some(planforge_precision::Budget::OutputError(1e-3));
-            let options = Options { budget, ..Options::new(Kind::Int8, target) };
+            let options = Options::new(Kind::Int8, target);
+            let whole = prepare(&model, Some(&samples), None, &options, &engine).unwrap();
+            let most = whole.report.measured.unwrap().relative_rms * 0.8;
+            let options = Options { budget: Some(Budget::OutputError(most)), ..options };
             let prepared = prepare(&model, Some(&samples), None, &options, &engine).unwrap();
             let lowered = prepared.report.coverage.layers_lowered;
             assert!(lowered < prepared.report.coverage.layers, "{lowered}");

@@ -937,6 +937,44 @@ fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
     }
 }
 
+/// Two measure the same plan, the second on a device that there is none of; then the toolchain goes, and comes back.
+#[test]
+fn what_waits_for_a_device_runs_once_where_another_does_the_same() {
+    let submit = |model, sku, eval, wait, require| Op::Submit {
+        model,
+        sku,
+        force: false,
+        wait,
+        follow: false,
+        priority: 0,
+        project: 0,
+        eval,
+        builds: 1,
+        sweep: 0,
+        needs: Vec::new(),
+        compile: false,
+        no_fallback: false,
+        prepare: 0,
+        require,
+    };
+    for back in [1, 0] {
+        let mut world = World::new();
+        for op in [
+            Op::Connect { agent: 0, fresh: false, toolchain: 0 },
+            submit(2, 1, false, false, 0),
+            Op::Finish { agent: 0, how: 4, again: false },
+            submit(0, 0, false, false, 0),
+            submit(2, 1, true, false, 0),
+            submit(2, 1, true, true, 3),
+            Op::Connect { agent: 0, fresh: true, toolchain: 1 },
+            Op::Connect { agent: 0, fresh: true, toolchain: back },
+        ] {
+            world.step(&op);
+        }
+        world.settle();
+    }
+}
+
 #[test]
 fn a_plan_that_goes_with_its_toolchain_is_gone_from_the_store_while_its_job_is_looked_up() {
     let submit = |model, follow, priority| Op::Submit {

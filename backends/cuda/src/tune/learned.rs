@@ -188,13 +188,13 @@ mod tests {
         // The last of its tiles is the best of each.
         for step in &whole {
             let tiles = learned.tiles(&program, &step.work);
-            assert_eq!(tiles.len(), 14);
+            assert!(tiles.len() > TILES_NEAR, "short sums have fewer tiles: {}", tiles.len());
             let times = tiles.iter().enumerate().map(|(at, tile)| (*tile, 20.0 - at as f64)).collect();
             learned.note(&program, &step.work, times, 20.0, f64::INFINITY);
         }
         let step = &program.steps[1];
         assert!(waits(&learned, step));
-        let best = learned.tiles(&program, &whole[0].work)[13];
+        let best = *learned.tiles(&program, &whole[0].work).last().expect("it has tiles");
         let tiles = learned.tiles(&program, &step.work);
         assert_eq!(tiles.len(), TILES_NEAR);
         assert!(tiles.contains(&best), "what was the best nearby is tried");

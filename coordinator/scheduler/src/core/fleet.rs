@@ -4,8 +4,9 @@ use super::{
     agents::Farewell,
     attempts::newer_plan,
     effects::{Effects, ToAgent},
+    flight::flight_of,
     known::Lookup,
-    model::{Agent, Change, Device, JobId, JobState, JoinedBy, PlanRef},
+    model::{Agent, Change, Device, Job, JobId, JobState, JoinedBy, PlanRef},
     queue::{DeviceKey, Target},
     state::{AgentEntry, HelloIn, LeaseRef, Now, SessionId, State},
 };
@@ -407,17 +408,23 @@ impl State {
         for id in self.unplaceable.clone() {
             let Some(job) = self.jobs.get(&id) else { continue };
             match Target::of(job) {
-                Some(target) if self.offers.contains_key(&target) => {
+                // What another job does meanwhile may be what this one is to do: about that is decided anew.
+                Some(target) if self.offers.contains_key(&target) && !self.is_done_by_another(job) => {
                     self.set_state(&id, |job| {
                         job.state = JobState::Queued;
                         job.queued_ms = now.wall_ms;
                     });
                     self.record(effects, now, &id, "coordinator", "placeable", "its toolchain is offered again");
                 }
-                Some(_) if !job.follow_toolchain => {}
+                Some(target) if !job.follow_toolchain && !self.offers.contains_key(&target) => {}
                 _ => self.readmit(&id, "resolved", &Lookup::default(), now, effects),
             }
         }
+    }
+
+    /// Whether another live job is found under what this one does.
+    fn is_done_by_another(&self, job: &Job) -> bool {
+        flight_of(job).and_then(|flight| self.flights.get(&flight)).is_some_and(|other| *other != job.id)
     }
 
     /// A queued job whose exact toolchain nobody known offers is unplaceable, or resolved again when it may follow.

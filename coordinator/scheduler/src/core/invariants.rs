@@ -140,8 +140,10 @@ fn check_job(state: &State, job: &Job, broken: &mut Vec<String>) {
     if job.state == JobState::Queued && Target::of(job).is_none() {
         broken.push(format!("{id} is queued without a toolchain"));
     }
-    // One live job per key: more would build the same engine twice, and only one of them is found.
-    if let Some(flight) = flight_of(job)
+    // One live job per key: more would build the same engine twice, and only one of them is found. About what waits for a
+    // device that there is none of is decided anew before it runs.
+    if job.state != JobState::Unplaceable
+        && let Some(flight) = flight_of(job)
         && state.flights.get(&flight) != Some(id)
     {
         let found = state.flights.get(&flight);
