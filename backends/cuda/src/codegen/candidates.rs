@@ -10,9 +10,12 @@ use planforge_graph::ir::Activation;
 
 /// Generated kernels that can compute a step on such a device; of products at most so many `tiles`.
 pub fn own_kernels(target: gemm::Device, program: &Program, work: &Work, tiles: usize) -> Vec<Generated> {
-    let problem = product(program, work);
-    let tiles = problem.map_or_else(Vec::new, |problem| gemm::tiles(&problem, target, tiles));
-    kernels_of(target, program, work, &tiles)
+    kernels_of(target, program, work, &tiles_of(target, program, work, tiles))
+}
+
+/// Tiles that are worth timing of the product that a step is, at most so many; none of anything else.
+pub fn tiles_of(target: gemm::Device, program: &Program, work: &Work, most: usize) -> Vec<gemm::Tile> {
+    product(program, work).map_or_else(Vec::new, |problem| gemm::tiles(&problem, target, most))
 }
 
 /// The product that a step is, where a kernel with tiles computes it.

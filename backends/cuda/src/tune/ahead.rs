@@ -3,7 +3,7 @@
 use super::{Effort, Learned, Times, recalled, rounds, target_of};
 use crate::{
     codegen::{
-        candidates::{after, kernels_of, product},
+        candidates::{after, kernels_of, tiles_of},
         gemm,
     },
     program::{Program, Work},
@@ -87,9 +87,7 @@ pub fn own_sources(
     known: &Times,
     effort: Effort,
 ) -> (Vec<Source>, Vec<Work>) {
-    let tiles = |program: &Program, work: &Work| {
-        product(program, work).map_or_else(Vec::new, |problem| gemm::tiles(&problem, target, effort.tiles))
-    };
+    let tiles = |program: &Program, work: &Work| tiles_of(target, program, work, effort.tiles);
     sources_of(target, program, known, &|_| true, &tiles)
 }
 

@@ -11,7 +11,7 @@ mod streams;
 use crate::{
     codegen::{
         Generated,
-        candidates::{after, kernels_of, product},
+        candidates::{after, kernels_of, tiles_of},
         gemm,
     },
     program::{After, MAX_WORKSPACE_BYTES, Program, Step, Tactic, Work},
@@ -126,9 +126,14 @@ pub fn tune(
                 memory.fill_with_noise()?;
             }
             let tiles = learned.tiles(program, &step.work);
-            let effort = learned.effort(effort, program, &step.work);
-            let Found { timed, by_tile, library_us, compiled_us } =
-                time_candidates(device, program, &step, &memory, effort, &tiles, &mut kernels)?;
+            let least = learned.effort(effort, program, &step.work);
+            let mut found = time_candidates(device, program, &step, &memory, least, &tiles, &mut kernels)?;
+            if found.timed.is_empty() && later {
+                // What did best on its like does not run here: then everything is tried.
+                let tiles = tiles_of(target_of(device), program, &step.work, effort.tiles);
+                found = time_candidates(device, program, &step, &memory, effort, &tiles, &mut kernels)?;
+            }
+            let Found { timed, by_tile, library_us, compiled_us } = found;
             learned.note(program, &step.work, by_tile, library_us, compiled_us);
             known.insert(signature, timed.clone());
             tuned.timed += 1;
@@ -308,8 +313,7 @@ pub(crate) fn first_working(
     kernels: &mut Kernels,
 ) -> Result<Tactic, RuntimeError> {
     let effort = Effort::of_level(0);
-    let tiles = product(program, &step.work)
-        .map_or_else(Vec::new, |problem| gemm::tiles(&problem, target_of(device), effort.tiles));
+    let tiles = tiles_of(target_of(device), program, &step.work, effort.tiles);
     let found = time_candidates(device, program, step, memory, effort, &tiles, kernels)?;
     let best = found.timed.into_iter().next().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
     Ok(best.tactic)
