@@ -3,10 +3,10 @@
 use crate::{
     error::PrecisionError,
     ranges::Histogram,
-    run::{Seen, Session},
+    run::{Seen, Session, axis_as_it_lies},
     samples::Samples,
 };
-use planforge_types::{ElementType, NamedTensors};
+use planforge_types::NamedTensors;
 use rayon::prelude::*;
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -170,8 +170,7 @@ impl Picked<'_> {
 
     /// Where one of the model's axes lies.
     fn axis(&self, of_model: usize) -> usize {
-        let (name, element, bytes) = ("", ElementType::F32, &[][..]);
-        Seen { name, element, shape: &self.shape, channels_last: self.channels_last, bytes }.axis(of_model)
+        axis_as_it_lies(self.shape.len(), self.channels_last, of_model)
     }
 
     fn divided(&self, divided: &Divided) -> Option<Vec<f32>> {
@@ -366,7 +365,7 @@ pub fn observe(session: &mut dyn Session, samples: &Samples, observer: &mut Obse
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_types::preparation::Method;
+    use planforge_types::{ElementType, preparation::Method};
 
     #[test]
     fn a_share_is_of_whole_places_and_of_others_in_each_run() {

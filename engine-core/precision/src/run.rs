@@ -35,11 +35,7 @@ impl<'a> Seen<'a> {
 
     /// Where one of the model's axes lies.
     pub fn axis(&self, of_model: usize) -> usize {
-        match (self.channels_last, of_model) {
-            (true, 1) => self.shape.len() - 1,
-            (true, axis) if axis > 1 => axis - 1,
-            (_, axis) => axis,
-        }
+        axis_as_it_lies(self.shape.len(), self.channels_last, of_model)
     }
 
     /// Its numbers, as they lie.
@@ -68,6 +64,15 @@ impl<'a> Seen<'a> {
             (0..pixels).map(move |pixel| values[(image * pixels + pixel) * channels + channel])
         };
         (0..images).flat_map(|image| (0..channels).flat_map(move |channel| of(image, channel))).collect()
+    }
+}
+
+/// Where one of the model's axes lies in a value of so many.
+pub(crate) fn axis_as_it_lies(axes: usize, channels_last: bool, of_model: usize) -> usize {
+    match (channels_last, of_model) {
+        (true, 1) => axes - 1,
+        (true, axis) if axis > 1 => axis - 1,
+        (_, axis) => axis,
     }
 }
 
