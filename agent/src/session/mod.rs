@@ -19,7 +19,7 @@ mod telemetry;
 use crate::{
     AgentConfig, AgentError, AttemptKey,
     attempt::{
-        Note, Shared, Stop, caches::Caches, device_check::DeviceCheck, joins::Joins, models::ModelCache,
+        Note, Shared, Stop, blocking, caches::Caches, device_check::DeviceCheck, joins::Joins, models::ModelCache,
         process::Spawner,
     },
     enrollment,
@@ -188,7 +188,7 @@ impl Agent {
     ) -> Result<Self, AgentError> {
         let client = Client::lazy(config.endpoint.clone(), config.token.clone()).map_err(AgentError::Endpoint)?;
         let setup = config.clone();
-        let (state, devices, ended) = tokio::task::spawn_blocking(move || {
+        let (state, devices, ended) = blocking(move || {
             let state = StateFolder::open(&setup.state_dir)?;
             setup.prepare_lock_dir()?;
             let devices = by_id(setup.devices.devices()?);
@@ -196,8 +196,7 @@ impl Agent {
             let ended = state.outbox().unacknowledged()?;
             Ok::<_, AgentError>((state, devices, ended))
         })
-        .await
-        .expect("opening the state folder does not panic")?;
+        .await?;
         let ended = ended.into_iter().filter_map(|f| Some((AttemptKey::of(f.lease.as_ref()?)?, f))).collect();
         let limits = config.limits.clone();
         let shared = Arc::new(Shared {
