@@ -9,6 +9,7 @@ use planforge_graph::ir::{
     Activation, Conv, ElementType, Epilogue, Graph, MatMul, Node, Op, Output, Pool, PoolKind, Resize,
     ResizeCoordinates, ResizeMode, ResizeNearest, Tensor, ValueId,
 };
+use std::collections::BTreeSet;
 
 /// A graph in the making; values are f32.
 #[derive(Default)]
@@ -91,6 +92,57 @@ fn a_product_is_written_where_vectors_are_aligned() {
         };
         assert_eq!(program.steps.iter().filter(copied).count(), copies);
     }
+}
+
+/// Every layer of a dense block reads all before it: each of those lies in one place, that of the longest concatenation.
+#[test]
+fn concatenations_of_what_a_longer_one_holds_lie_inside_of_it() {
+    let (channels, grown, layers) = (16, 8, 5);
+    let mut sketch = Sketch::default();
+    let x = sketch.input("x", &[1, channels, 4, 4]);
+    let w = sketch.constant("w", &[channels, channels, 3, 3]);
+    let mut parts = vec![sketch.node(conv(1, 1), &[x, w], &[1, channels, 4, 4])];
+    for layer in 0..layers {
+        let count = channels + layer * grown;
+        let joined = match &parts[..] {
+            [only] => *only,
+            parts => sketch.node(Op::Concat { axis: 1 }, parts, &[1, count, 4, 4]),
+        };
+        let active = sketch.node(Op::Activation(Activation::Relu), &[joined], &[1, count, 4, 4]);
+        let w = sketch.constant(&format!("w{layer}"), &[grown, count, 3, 3]);
+        parts.push(sketch.node(conv(1, 1), &[active, w], &[1, grown, 4, 4]));
+    }
+    let all = channels + layers * grown;
+    // Neither its beginning nor all of it.
+    let middle = sketch.node(Op::Concat { axis: 1 }, &parts[2..4], &[1, 2 * grown, 4, 4]);
+    let whole = sketch.node(Op::Concat { axis: 1 }, &parts, &[1, all, 4, 4]);
+    for joined in [middle, whole] {
+        let shape = sketch.0.static_shape(joined).expect("a known shape");
+        let y = sketch.node(Op::Activation(Activation::Sigmoid), &[joined], &shape);
+        sketch.output(y);
+    }
+    let program = sketch.lowered().expect("all of it has device code");
+    let copies = program.steps.iter().filter(|step| step.work.kind() == "copy").count();
+    // The image, to where its channels are last.
+    assert_eq!(copies, 1, "{:?}", program.steps.iter().map(|step| &step.name).collect::<Vec<_>>());
+    let places: BTreeSet<_> = convolutions(&program).iter().map(|conv| conv.y.buffer).collect();
+    assert_eq!(places.len(), 1);
+}
+
+/// What is no part of a concatenation's memory is copied there once, however many concatenations lie in it.
+#[test]
+fn an_input_is_copied_once_into_concatenations_that_share_memory() {
+    let mut sketch = Sketch::default();
+    let (x, z) = (sketch.input("x", &[1, 8]), sketch.input("z", &[1, 8]));
+    let mut parts = vec![x];
+    for count in [16, 24] {
+        parts.push(sketch.node(Op::Activation(Activation::Sigmoid), &[z], &[1, 8]));
+        let joined = sketch.node(Op::Concat { axis: 1 }, &parts, &[1, count]);
+        let y = sketch.node(Op::Activation(Activation::Sigmoid), &[joined], &[1, count]);
+        sketch.output(y);
+    }
+    let program = sketch.lowered().expect("all of it has device code");
+    assert_eq!(program.steps.iter().filter(|step| step.work.kind() == "copy").count(), 1);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use emulator::{
 use planforge_cuda::{lower::lower, view::Kind};
 use planforge_graph::{
     interpreter,
-    ir::{ElementType, Tensor},
+    ir::{Activation, Conv, ElementType, Epilogue, Graph, Node, Op, Output, Tensor, ValueId},
 };
 use planforge_modelgen::Options;
 use planforge_passes::Target;
@@ -28,7 +28,10 @@ fn check(emulator: &Emulator, name: &str) {
     let path = folder.path().join("model.onnx");
     planforge_modelgen::generate(name, &Options::default(), &path).expect("the model is written");
     let model = planforge_onnx::Model::open(&path).expect("the model is read");
-    let graph = planforge_import::import(&model, None).expect("the model is imported");
+    check_graph(emulator, name, planforge_import::import(&model, None).expect("the model is imported"));
+}
+
+fn check_graph(emulator: &Emulator, name: &str, graph: Graph) {
     let mut random = StdRng::seed_from_u64(7);
     let inputs: BTreeMap<String, Tensor> = graph
         .inputs
@@ -73,6 +76,48 @@ fn check(emulator: &Emulator, name: &str) {
             edge.name
         );
         assert!(error < BOUND, "{name}: relative error of {} {error:e}", edge.name);
+    }
+}
+
+/// Layers that each read all before them, in one memory: of padded and of aligned channels.
+#[test]
+fn a_dense_block() {
+    let Some(emulator) = Emulator::new() else { return };
+    for (channels, grown) in [(16, 8), (5, 3)] {
+        let mut graph = Graph::default();
+        let mut random = StdRng::seed_from_u64(11);
+        let mut weights = |graph: &mut Graph, shape: [usize; 4]| {
+            let values = (0..shape.iter().product::<usize>()).map(|_| random.random_range(-0.2f32..0.2)).collect();
+            graph.add_constant("w", Tensor::from_vec(shape.to_vec(), values).expect("as many as the shape says"))
+        };
+        let node = |graph: &mut Graph, op: Op, inputs: &[ValueId], channels: usize| {
+            let out = graph.add_value("value", ElementType::F32, &[1, channels, 6, 6]);
+            let inputs = inputs.iter().copied().map(Some).collect();
+            graph.nodes.push(Node { op, inputs, outputs: vec![out], origins: vec![format!("{}", out.index())] });
+            out
+        };
+        let conv = || {
+            let (strides, dilations) = (vec![1; 2], vec![1; 2]);
+            Op::Conv(Conv { strides, pads: vec![1; 4], dilations, groups: 1, epilogue: Epilogue::default() })
+        };
+        let x = graph.add_value("x", ElementType::F32, &[1, channels, 6, 6]);
+        graph.inputs.push(x);
+        let w = weights(&mut graph, [channels, channels, 3, 3]);
+        let mut parts = vec![node(&mut graph, conv(), &[x, w], channels)];
+        // The input itself lies elsewhere and is copied.
+        parts.push(x);
+        for layer in 0..4 {
+            let count = 2 * channels + layer * grown;
+            let joined = node(&mut graph, Op::Concat { axis: 1 }, &parts, count);
+            let active = node(&mut graph, Op::Activation(Activation::Relu), &[joined], count);
+            let w = weights(&mut graph, [grown, count, 3, 3]);
+            parts.push(node(&mut graph, conv(), &[active, w], grown));
+        }
+        let all = 2 * channels + 4 * grown;
+        let joined = node(&mut graph, Op::Concat { axis: 1 }, &parts, all);
+        let y = node(&mut graph, Op::Activation(Activation::Sigmoid), &[joined], all);
+        graph.outputs.push(Output { name: "y".into(), value: y });
+        check_graph(&emulator, "a dense block", graph);
     }
 }
 

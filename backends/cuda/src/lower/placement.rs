@@ -3,7 +3,10 @@
 use super::{Lowering, Outcome};
 use crate::view::View;
 use planforge_graph::ir::{DefUse, ElementType, Graph, Op, ValueId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// Decided before any step exists.
 #[derive(Debug, Default)]
@@ -18,6 +21,8 @@ pub(super) struct Placement {
     pub outputs: BTreeMap<ValueId, View>,
     /// Concatenations whose memory exists already.
     wholes: BTreeMap<ValueId, View>,
+    /// Where values were copied to besides: one concatenation may lie inside of another.
+    copies: BTreeMap<ValueId, Vec<View>>,
 }
 
 impl Placement {
@@ -45,12 +50,61 @@ impl Placement {
                 _ => {}
             }
         }
+        placement.parts.extend(runs(graph, uses));
         placement
     }
 
     pub fn is_image(&self, id: ValueId) -> bool {
         self.images.contains(&id)
     }
+}
+
+/// A concatenation.
+struct Whole<'a> {
+    result: ValueId,
+    axis: usize,
+    inputs: &'a [Option<ValueId>],
+}
+
+impl Whole<'_> {
+    /// How far its first parts go, where their shapes are known.
+    fn length(&self, graph: &Graph, parts: usize) -> Option<u64> {
+        self.inputs[..parts].iter().map(|id| Some(graph.static_shape((*id)?)?[self.axis] as u64)).sum()
+    }
+}
+
+/// Concatenations of what a longer one holds one behind the other, as blocks of a DenseNet have many: each is where it lies
+/// in the longest, so that nothing is copied from one to the next.
+fn runs(graph: &Graph, uses: &DefUse) -> BTreeMap<ValueId, (ValueId, usize, u64)> {
+    let mut wholes = Vec::new();
+    for node in &graph.nodes {
+        // What the graph gives lies as its caller wants it.
+        if let Op::Concat { axis } = node.op
+            && !uses.is_output[node.outputs[0].index()]
+        {
+            wholes.push(Whole { result: node.outputs[0], axis, inputs: &node.inputs });
+        }
+    }
+    wholes.sort_by_key(|whole| Reverse(whole.inputs.len()));
+    // Where each value is a part, of the longest first.
+    let mut places: BTreeMap<ValueId, Vec<(&Whole<'_>, usize)>> = BTreeMap::new();
+    for whole in &wholes {
+        for (at, id) in whole.inputs.iter().enumerate() {
+            if let Some(id) = id {
+                places.entry(*id).or_default().push((whole, at));
+            }
+        }
+    }
+    let place_of = |run: &Whole<'_>| {
+        let first = run.inputs.first().copied().flatten()?;
+        let holds =
+            |(whole, at): &&(&Whole<'_>, usize)| whole.axis == run.axis && whole.inputs[*at..].starts_with(run.inputs);
+        let &(whole, at) = places.get(&first)?.iter().find(holds)?;
+        let all = whole.length(graph, whole.inputs.len())?;
+        (all > run.length(graph, run.inputs.len())?).then_some(())?;
+        Some((run.result, (whole.result, whole.axis, whole.length(graph, at)?)))
+    };
+    wholes.iter().filter_map(place_of).collect()
 }
 
 /// Images: what convolutions and pools make, and what element-wise operators, concatenations and splits make of those.
@@ -116,6 +170,18 @@ impl Lowering<'_> {
             return Ok(self.target(result)?.and_then(|view| view.reshaped(&dims)));
         }
         Ok(None)
+    }
+
+    /// Sees to it that `id` lies in `part` of a concatenation, too.
+    pub(super) fn lay(&mut self, id: ValueId, part: View, origins: &[String]) -> Outcome<()> {
+        let have = self.view(id)?;
+        let copies = self.placement.copies.get(&id).into_iter().flatten();
+        if copies.chain([&have]).any(|there| there.is_same(&part)) {
+            return Ok(());
+        }
+        self.copy(&have, &part, origins)?;
+        self.placement.copies.entry(id).or_default().push(part);
+        Ok(())
     }
 
     /// The memory of a concatenation's result, made when its first part is written.
