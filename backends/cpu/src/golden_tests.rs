@@ -95,6 +95,28 @@ fn block() -> TestModel {
         .output("y")
 }
 
+/// Layers that each read all before them, and a convolution most of whose taps meet nothing but padding.
+fn dense() -> TestModel {
+    let pads = |by: i64| ints("pads", &[by; 4]);
+    let concat = || vec![int("axis", 1)];
+    TestModel::new(17)
+        .input("x", &[1, 8, 6, 6])
+        .floats("w0", &[8, 8, 3, 3], &numbers(8 * 8 * 9))
+        .floats("w1", &[8, 8, 3, 3], &numbers(8 * 8 * 9))
+        .floats("w2", &[8, 16, 3, 3], &numbers(8 * 16 * 9))
+        .floats("w3", &[8, 24, 3, 3], &numbers(8 * 24 * 9))
+        .node("Conv", &["x", "w0"], "a", vec![pads(1)])
+        .node("Relu", &["a"], "ra", vec![])
+        .node("Conv", &["ra", "w1"], "b", vec![pads(1)])
+        .node("Concat", &["a", "b"], "ab", concat())
+        .node("Relu", &["ab"], "rab", vec![])
+        .node("Conv", &["rab", "w2"], "c", vec![pads(1)])
+        .node("Concat", &["a", "b", "c"], "abc", concat())
+        .node("Relu", &["abc"], "rabc", vec![])
+        .node("Conv", &["rabc", "w3"], "y", vec![pads(9), ints("dilations", &[9; 2])])
+        .output("y")
+}
+
 /// Rows and pixels vary, in two profiles.
 fn varying() -> (TestModel, Vec<OptimizationProfile>) {
     let mut model = TestModel::new(17)
@@ -137,6 +159,7 @@ fn cases() -> Vec<Case> {
         cases.push(file(name, here.join(format!("../../tests/fixtures/quantized/{name}.onnx"))));
     }
     cases.push(file("block", here.join("tests/golden/block.onnx")));
+    cases.push(file("dense", here.join("tests/golden/dense.onnx")));
     cases.push(Case { profiles: varying().1, ..file("varying", here.join("tests/golden/varying.onnx")) });
     cases
 }
@@ -191,7 +214,7 @@ fn compile_all(levels: &[CpuLevel], cache: &Path) -> (Golden, Vec<String>) {
 /// The files of the models that are made here, for the compiler of other devices too.
 #[test]
 fn models_made_here_are_as_their_files() {
-    for (name, model) in [("block", block()), ("varying", varying().0)] {
+    for (name, model) in [("block", block()), ("dense", dense()), ("varying", varying().0)] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.onnx"));
         let bytes = model.proto.encode_to_vec();
         if rule::blessing() {

@@ -84,4 +84,4 @@ pub(crate) const TARGET: planforge_passes::Target = planforge_passes::Target {
 };
 
 /// Raised whenever the same input would give another plan; `golden_tests` holds it to that.
-pub const COMPILER_REVISION: u32 = 9;
+pub const COMPILER_REVISION: u32 = 10;

@@ -51,6 +51,7 @@ fn models() -> Vec<(String, PathBuf)> {
     let files = [
         ("digits", folder("examples/digits/digits.onnx")),
         ("block", folder("backends/cpu/tests/golden/block.onnx")),
+        ("dense", folder("backends/cpu/tests/golden/dense.onnx")),
         ("varying", folder("backends/cpu/tests/golden/varying.onnx")),
     ];
     let small = [

@@ -6,7 +6,8 @@
 //!
 //! Rates that were measured while something disturbed the device are measured again at once, say so in their report
 //! where that did not help, and are not kept: the next job measures them again. Known rates that a step of the engine comes
-//! above are measured again too, as often as [`REMEASURES_MAX`] says; of several measurements the highest rates count.
+//! above are measured again too, as often as [`REMEASURES_MAX`] says; of several measurements the highest rates count. None
+//! is begun once they have taken as long as the job may measure its engine.
 
 use super::run::Job;
 use crate::measure::Clock as _;
@@ -113,10 +114,11 @@ fn may_be_low(ceilings: &Ceilings, layers: &[LayerTime]) -> bool {
     !ceilings.disturbed.is_empty() || (ceilings.remeasured < REMEASURES_MAX && layers.iter().any(above))
 }
 
-/// What is `known`, else measured, until nothing speaks for rates above it.
+/// What is `known`, else measured, until nothing speaks for rates above it, or no time is left for another measurement.
 fn settled(
     known: Option<Ceilings>,
     layers: &[LayerTime],
+    has_time: &dyn Fn() -> bool,
     measure: &mut dyn FnMut() -> Result<Ceilings, BackendError>,
 ) -> Result<Ceilings, BackendError> {
     let mut tries = 0;
@@ -127,7 +129,7 @@ fn settled(
             measure()?
         }
     };
-    while tries < TRIES && may_be_low(&ceilings, layers) {
+    while tries < TRIES && may_be_low(&ceilings, layers) && (tries == 0 || has_time()) {
         tries += 1;
         // What is known is worth something without more.
         let Ok(more) = measure() else { break };
@@ -162,7 +164,9 @@ impl Job<'_> {
             Ok(store.dated(conditions.clone(), rates, disturbed))
         };
         let known = store.known(conditions.clone());
-        let ceilings = settled(known.clone(), layers, &mut measure)?;
+        let (began_ms, budget_ms) = (self.clock.now_ms(), self.order.measure_budget_ms as f64);
+        let has_time = || self.clock.now_ms() - began_ms < budget_ms;
+        let ceilings = settled(known.clone(), layers, &has_time, &mut measure)?;
         if known.as_ref() != Some(&ceilings)
             && let Err(error) = store.keep(&ceilings)
         {
@@ -240,9 +244,25 @@ mod tests {
             let disturbed = is_disturbed.then(|| "throttled: thermal".to_owned()).into_iter().collect();
             Ok(Ceilings { rates: rates(*rate), disturbed, ..Ceilings::default() })
         };
-        let ceilings = settled(known, &[layer], &mut measure).unwrap();
+        let ceilings = settled(known, &[layer], &|| true, &mut measure).unwrap();
         let taken = measurements.len() - next.len();
         (ceilings, taken)
+    }
+
+    #[test]
+    fn a_job_without_time_measures_once_however_disturbed_that_was() {
+        let disturbed = || Ceilings { disturbed: vec!["throttled: thermal".to_owned()], ..Ceilings::default() };
+        for known in [None, Some(disturbed())] {
+            for (has_time, expected) in [(false, 1), (true, TRIES)] {
+                let mut taken = 0;
+                let mut measure = || {
+                    taken += 1;
+                    Ok(disturbed())
+                };
+                settled(known.clone(), &[], &|| has_time, &mut measure).unwrap();
+                assert_eq!(taken, expected, "{known:?}");
+            }
+        }
     }
 
     #[test]
