@@ -125,7 +125,7 @@ impl Farm {
         let mut command = self.command_as(&home, Some(token.unwrap_or(&self.admin)));
         command
             .env("PLANFORGE_SERVER", url)
-            .args(["agent", "--measure-budget-s", "3", "--name", name, "--state"])
+            .args(["agent", "--measure-budget-s", "1", "--name", name, "--state"])
             .arg(home.join("state"))
             .arg("--lock-dir")
             .arg(locks);

@@ -20,7 +20,7 @@ fn enrolled_agent(farm: &Farm, name: &str, file: &Path) -> Process {
     let locks = farm.path().join(format!("locks-{name}"));
     fs::create_dir_all(&locks).expect("a lock folder");
     let mut command = farm.command_as(&home, None);
-    command.args(["agent", "--measure-budget-s", "3", "--name", name, "--enroll"]).arg(file);
+    command.args(["agent", "--measure-budget-s", "1", "--name", name, "--enroll"]).arg(file);
     command.arg("--state").arg(home.join("state")).arg("--lock-dir").arg(locks);
     Process::start(name, farm.path(), command)
 }

@@ -109,7 +109,7 @@ impl Fleet {
         let home = self.home("agent");
         let mut command = process::command(&home);
         command.env("PLANFORGE_SERVER", url).env("PLANFORGE_TOKEN", self.admin());
-        command.args(["agent", "--measure-budget-s", "3", "--name", "one", "--state"]).arg(home.join("state"));
+        command.args(["agent", "--measure-budget-s", "1", "--name", "one", "--state"]).arg(home.join("state"));
         command.arg("--lock-dir").arg(self.home("locks"));
         let agent = Process::start("agent", self.folder.path(), command);
         self.wait_agent(url);
@@ -337,7 +337,7 @@ fn an_agents_certificate_and_its_owner_are_known_by_the_way_of_a_standby() {
     let home = fleet.home("agent");
     let mut command = process::command(&home);
     command.env("PLANFORGE_SERVER", &second.url).envs(fleet.ca.iter().map(|ca| ("PLANFORGE_CA", ca)));
-    command.args(["agent", "--measure-budget-s", "3", "--name", "rack-1", "--enroll"]).arg(&file);
+    command.args(["agent", "--measure-budget-s", "1", "--name", "rack-1", "--enroll"]).arg(&file);
     command.arg("--state").arg(home.join("state")).arg("--lock-dir").arg(fleet.home("locks"));
     let _agent = Process::start("agent", fleet.folder.path(), command);
     fleet.wait_agent(&second.url);
