@@ -13,8 +13,9 @@ use emulator::{
 use planforge_cuda::{lower::lower, view::Kind};
 use planforge_graph::{
     interpreter,
-    ir::{Activation, Conv, ElementType, Epilogue, Graph, Node, Op, Output, Tensor, ValueId},
+    ir::{ElementType, Graph, Tensor},
 };
+use planforge_import::testing::{TestModel, int, ints, numbers, text};
 use planforge_modelgen::Options;
 use planforge_passes::Target;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -79,45 +80,54 @@ fn check_graph(emulator: &Emulator, name: &str, graph: Graph) {
     }
 }
 
-/// Layers that each read all before them, in one memory: of padded and of aligned channels.
+/// Layers that each read all before them, in one memory: of padded and of aligned channels, and read there by all kinds of
+/// operators besides.
 #[test]
 fn a_dense_block() {
     let Some(emulator) = Emulator::new() else { return };
     for (channels, grown) in [(16, 8), (5, 3)] {
-        let mut graph = Graph::default();
-        let mut random = StdRng::seed_from_u64(11);
-        let mut weights = |graph: &mut Graph, shape: [usize; 4]| {
-            let values = (0..shape.iter().product::<usize>()).map(|_| random.random_range(-0.2f32..0.2)).collect();
-            graph.add_constant("w", Tensor::from_vec(shape.to_vec(), values).expect("as many as the shape says"))
+        let axis = |axis: i64| vec![int("axis", axis)];
+        let weights = |model: TestModel, name: &str, of: [usize; 4]| {
+            let small: Vec<f32> = numbers(of.iter().product()).iter().map(|value| value / 8.0).collect();
+            model.floats(name, &of, &small)
         };
-        let node = |graph: &mut Graph, op: Op, inputs: &[ValueId], channels: usize| {
-            let out = graph.add_value("value", ElementType::F32, &[1, channels, 6, 6]);
-            let inputs = inputs.iter().copied().map(Some).collect();
-            graph.nodes.push(Node { op, inputs, outputs: vec![out], origins: vec![format!("{}", out.index())] });
-            out
-        };
-        let conv = || {
-            let (strides, dilations) = (vec![1; 2], vec![1; 2]);
-            Op::Conv(Conv { strides, pads: vec![1; 4], dilations, groups: 1, epilogue: Epilogue::default() })
-        };
-        let x = graph.add_value("x", ElementType::F32, &[1, channels, 6, 6]);
-        graph.inputs.push(x);
-        let w = weights(&mut graph, [channels, channels, 3, 3]);
-        let mut parts = vec![node(&mut graph, conv(), &[x, w], channels)];
+        let mut model = TestModel::new(17).input("x", &[1, channels as i64, 6, 6]);
+        model = weights(model, "w", [channels, channels, 3, 3]);
+        model = model.node("Conv", &["x", "w"], "p0", vec![ints("pads", &[1; 4])]);
         // The input itself lies elsewhere and is copied.
-        parts.push(x);
-        for layer in 0..4 {
+        let mut parts = vec!["p0".to_owned(), "x".to_owned()];
+        for layer in 0..2 {
             let count = 2 * channels + layer * grown;
-            let joined = node(&mut graph, Op::Concat { axis: 1 }, &parts, count);
-            let active = node(&mut graph, Op::Activation(Activation::Relu), &[joined], count);
-            let w = weights(&mut graph, [grown, count, 3, 3]);
-            parts.push(node(&mut graph, conv(), &[active, w], grown));
+            let [joined, active, part, w] = ["j", "a", "p", "w"].map(|name| format!("{name}{}", layer + 1));
+            model = weights(model, &w, [grown, count, 3, 3]);
+            let names: Vec<&str> = parts.iter().map(String::as_str).collect();
+            model = model.node("Concat", &names, &joined, axis(1)).node("Relu", &[&joined], &active, vec![]);
+            model = model.node("Conv", &[&active, &w], &part, vec![ints("pads", &[1; 4])]);
+            parts.push(part);
         }
-        let all = 2 * channels + 4 * grown;
-        let joined = node(&mut graph, Op::Concat { axis: 1 }, &parts, all);
-        let y = node(&mut graph, Op::Activation(Activation::Sigmoid), &[joined], all);
-        graph.outputs.push(Output { name: "y".into(), value: y });
-        check_graph(&emulator, "a dense block", graph);
+        let names: Vec<&str> = parts.iter().map(String::as_str).collect();
+        model = model.node("Concat", &names, "whole", axis(1)).node("Sigmoid", &["whole"], "y", vec![]).output("y");
+        let middle = ["p1", "p2"];
+        model = model.node("Concat", &middle, "middle", axis(1)).node("Tanh", &["middle"], "t", vec![]).output("t");
+        // Each of a concatenation that lies inside of the longest.
+        model = weights(model, "v", [8, 2 * channels + grown, 1, 1]);
+        model = model
+            .floats("twice", &[4], &[1.0, 1.0, 2.0, 2.0])
+            .longs("rows", &[(2 * channels + grown) as i64, 36])
+            .floats("m", &[36, 4], &numbers(36 * 4))
+            .node("Conv", &["j2", "v"], "strided", vec![ints("strides", &[2; 2])])
+            .node("MaxPool", &["j1"], "pooled", vec![ints("kernel_shape", &[2; 2]), ints("strides", &[2; 2])])
+            .node("GlobalAveragePool", &["j2"], "mean", vec![])
+            .node("Softmax", &["j2"], "soft", axis(1))
+            .node("Resize", &["j1", "", "twice"], "large", vec![text("mode", "nearest")])
+            .node("Reshape", &["j2", "rows"], "flat", vec![])
+            .node("MatMul", &["flat", "m"], "product", vec![])
+            .node("Transpose", &["j2"], "turned", vec![ints("perm", &[0, 2, 3, 1])])
+            .node("ReduceMax", &["j2"], "most", vec![ints("axes", &[1])]);
+        for output in ["strided", "pooled", "mean", "soft", "large", "product", "turned", "most"] {
+            model = model.output(output);
+        }
+        check_graph(&emulator, "a dense block", model.import());
     }
 }
 
