@@ -183,7 +183,8 @@ pub(crate) fn assemble(draft: Draft, weights: &mut WeightPlan) -> Program {
             contents.insert(BufferId(index as u32), Content::Bytes(bytes.clone()));
         }
     }
-    // Inputs live throughout: a run must not spoil them for the next. Outputs live to the end.
+    // Inputs live throughout: a run must not spoil them for the next. Outputs live to the end; what passes is lent before
+    // anybody writes again, and lives no longer than others read it.
     let mut lives: Vec<Option<Lifetime>> = vec![None; buffers.len()];
     let end = steps.len();
     let mut touch = |id: BufferId, at: usize| {
@@ -237,11 +238,12 @@ pub(crate) fn assemble(draft: Draft, weights: &mut WeightPlan) -> Program {
         buffers: kept,
         inputs: draft.inputs,
         outputs: draft.outputs,
+        passing: draft.passing,
         steps,
         arena_bytes,
         weight_bytes: weights.bytes,
     };
-    for port in program.inputs.iter_mut().chain(&mut program.outputs) {
+    for port in program.inputs.iter_mut().chain(&mut program.outputs).chain(&mut program.passing) {
         port.buffer = to(port.buffer);
     }
     program

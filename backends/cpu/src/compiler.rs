@@ -33,7 +33,12 @@ use planforge_types::{
     BackendError, BuildSpec, Digest, FailureClass, OptimizationProfile, Precision, Reason, Sku, Toolchain,
     failure::chain, fingerprint::DiscoveredDevice,
 };
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+    time::Instant,
+};
 
 /// Option of the build spec: only tactics whose name contains its value, where a step has any.
 pub const OPTION_FORCE_TACTIC: &str = "force_tactic";
@@ -142,7 +147,17 @@ impl Compiler for CpuCompiler {
         events: &dyn Events,
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError> {
-        compile_on(device_class(), request, events, cancel)
+        compile_on(device_class(), request, &BTreeSet::new(), events, cancel)
+    }
+
+    fn compile_lending(
+        &self,
+        request: &CompileRequest,
+        passing: &BTreeSet<String>,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<CompiledPlan, BackendError> {
+        compile_on(device_class(), request, passing, events, cancel)
     }
 
     fn recognises(&self, head: &[u8]) -> bool {
@@ -199,10 +214,11 @@ fn joined(mut facts: serde_json::Value, name: &str, value: serde_json::Value) ->
     facts
 }
 
-/// Compiles on a host of this class; what its tactics are known for.
+/// Compiles on a host of this class; what its tactics are known for. The outputs that `passing` names need not last.
 pub(super) fn compile_on(
     device_class: Digest,
     request: &CompileRequest,
+    passing: &BTreeSet<String>,
     events: &dyn Events,
     cancel: &Cancel,
 ) -> Result<CompiledPlan, BackendError> {
@@ -255,6 +271,10 @@ pub(super) fn compile_on(
     tune(&mut draft)?;
     let profiles = &request.spec.profiles;
     let several = profiles.len() > 1 || profiles.iter().any(OptimizationProfile::varies);
+    // Programs of other shapes, and what follows a program, take its outputs from where they stay.
+    if !several && tail.is_none() {
+        draft.let_pass(passing);
+    }
     let (program, dynamic, weights, mut detached) = if several {
         let mut shapes = Shapes::of(&model, isa, target(&request.spec), threads);
         shapes.add(&profiles[0], draft)?;

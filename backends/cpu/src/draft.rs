@@ -3,7 +3,7 @@
 use super::program::{BufferId, ProgramPort, Step};
 use bytes::Bytes;
 use planforge_graph::ir::Tensor;
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 /// What a buffer is for.
 #[derive(Clone, Debug)]
@@ -64,6 +64,8 @@ pub(crate) struct Draft {
     pub steps: Vec<DraftStep>,
     pub inputs: Vec<ProgramPort>,
     pub outputs: Vec<ProgramPort>,
+    /// Outputs that are lent as soon as they are made.
+    pub passing: Vec<ProgramPort>,
 }
 
 impl Draft {
@@ -72,5 +74,13 @@ impl Draft {
         let id = BufferId(u32::try_from(self.buffers.len()).expect("fewer than 2^32 buffers"));
         self.buffers.push(DraftBuffer { name: name.into(), bytes, role });
         id
+    }
+
+    /// Lets the outputs of these names pass; those that no step makes stay to the end.
+    pub(crate) fn let_pass(&mut self, names: &BTreeSet<String>) {
+        let made: BTreeSet<BufferId> = self.steps.iter().flat_map(|of| of.step.outputs.iter().copied()).collect();
+        let passes = |port: &ProgramPort| names.contains(&port.name) && made.contains(&port.buffer);
+        let (passing, outputs) = std::mem::take(&mut self.outputs).into_iter().partition(passes);
+        (self.passing, self.outputs) = (passing, outputs);
     }
 }

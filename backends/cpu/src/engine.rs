@@ -3,9 +3,10 @@
 use super::{
     error::EngineError,
     memory::{AlignedBytes, Memory, OutOfMemory, Weights},
-    program::{BufferId, Program, ProgramError},
+    program::{BufferId, Program, ProgramError, ProgramPort},
     steps::{Operands, Ready, prepare},
 };
+use planforge_backend::Lent;
 use planforge_import::Fragment;
 use planforge_kernels_cpu::{gemm::Workspace, isa::Isa, pool::ThreadPool, watch::Stint};
 use std::{sync::Arc, time::Instant};
@@ -16,6 +17,8 @@ pub struct Engine {
     program: Program,
     /// Its steps, in order.
     ready: Vec<Box<dyn Ready>>,
+    /// Behind which of them each value that passes is there.
+    makers: Vec<Option<usize>>,
     memory: Memory,
     workspace: Workspace,
     pool: Arc<ThreadPool>,
@@ -70,7 +73,8 @@ impl Engine {
             .collect::<Result<Vec<_>, _>>()?;
         let threads = pool.threads();
         let memory = Memory::new(weights);
-        Ok(Self { program, ready, memory, workspace: Workspace::new(threads), pool, isa, fragment: None })
+        let makers = program.passing.iter().map(|port| program.maker(port.buffer)).collect();
+        Ok(Self { program, ready, makers, memory, workspace: Workspace::new(threads), pool, isa, fragment: None })
     }
 
     pub(crate) fn program(&self) -> &Program {
@@ -138,6 +142,27 @@ impl Engine {
     /// Runs every step once.
     pub fn run(&mut self) -> Result<(), EngineError> {
         (0..self.ready.len()).try_for_each(|index| self.step(index))
+    }
+
+    /// Runs every step once and lends what passes by behind the step that makes it, and the outputs at the end.
+    pub fn run_lending(&mut self, look: &mut dyn FnMut(&[Lent<'_>])) -> Result<(), EngineError> {
+        for index in 0..self.ready.len() {
+            self.step(index)?;
+            let made = self.program.passing.iter().zip(&self.makers).filter(|(_, maker)| **maker == Some(index));
+            let lent: Vec<Lent<'_>> = made.map(|(port, _)| self.lent(port)).collect();
+            if !lent.is_empty() {
+                look(&lent);
+            }
+        }
+        look(&self.program.outputs.iter().map(|port| self.lent(port)).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// A port of the program, whose bytes are there.
+    fn lent<'a>(&'a self, port: &'a ProgramPort) -> Lent<'a> {
+        // SAFETY: steps need `&mut self`, so nothing writes while the result lives.
+        let bytes = unsafe { self.memory.read(self.program.buffer(port.buffer)) };
+        Lent { name: &port.name, element: port.element, shape: &port.shape, bytes }
     }
 
     /// Runs every step once and adds each one's time to `times_ms`.

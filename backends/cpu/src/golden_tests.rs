@@ -17,6 +17,7 @@ use prost::Message as _;
 use rule::{Digests, Golden, Revision, judge};
 use serde_json::Value;
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -199,7 +200,7 @@ fn compile_all(levels: &[CpuLevel], cache: &Path) -> (Golden, Vec<String>) {
                 plugins: Vec::new(),
             };
             let class = Digest::of(b"a device of no host");
-            let plan = compile_on(class, &request, &Silent, &Cancel::default()).unwrap();
+            let plan = compile_on(class, &request, &BTreeSet::new(), &Silent, &Cancel::default()).unwrap();
             let name = format!("{level}/{}", case.name);
             if plan.facts["tactics_timed"] != 0 {
                 timed.push(name.clone());

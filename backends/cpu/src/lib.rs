@@ -39,6 +39,8 @@ mod golden_tests;
 mod halves_tests;
 mod inspect;
 #[cfg(test)]
+mod lending_tests;
+#[cfg(test)]
 mod kernel_tests;
 mod lower;
 mod memory;

@@ -398,16 +398,7 @@ impl Meter for CpuSession {
             look(&Lent::all(&self.run()?));
             return Ok(());
         }
-        self.guarded(|engine| engine.run().map_err(|error| BackendError::model(chain(&error))))?;
-        let engine = self.engine();
-        let lent = engine.program().outputs.iter().enumerate().map(|(index, port)| Lent {
-            name: &port.name,
-            element: port.element,
-            shape: &port.shape,
-            bytes: engine.output(index),
-        });
-        look(&lent.collect::<Vec<_>>());
-        Ok(())
+        self.guarded(|engine| engine.run_lending(look).map_err(|error| BackendError::model(chain(&error))))
     }
 
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {

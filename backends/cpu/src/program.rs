@@ -751,6 +751,9 @@ pub struct Program {
     pub buffers: Vec<Buffer>,
     pub inputs: Vec<ProgramPort>,
     pub outputs: Vec<ProgramPort>,
+    /// Outputs that are lent behind the step that makes them, whose memory is another's afterwards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passing: Vec<ProgramPort>,
     pub steps: Vec<Step>,
     pub arena_bytes: u64,
     pub weight_bytes: u64,
@@ -841,7 +844,7 @@ impl Program {
                 }
             }
         }
-        for port in self.inputs.iter().chain(&self.outputs) {
+        for port in self.inputs.iter().chain(&self.outputs).chain(&self.passing) {
             let bytes =
                 planforge_graph::ir::element_count(&port.shape).map(|count| (count * port.element.bytes()) as u64);
             let buffer = self.buffers.get(port.buffer.index());
@@ -854,7 +857,15 @@ impl Program {
                 return Err(ProgramError::Port { name: port.name.clone() });
             }
         }
-        Ok(())
+        match self.passing.iter().find(|port| self.maker(port.buffer).is_none()) {
+            Some(port) => Err(ProgramError::Port { name: port.name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The step behind which a buffer is whole; `None` where no step writes it.
+    pub(crate) fn maker(&self, id: BufferId) -> Option<usize> {
+        self.steps.iter().rposition(|step| step.outputs.contains(&id))
     }
 
     /// Checks that the arena is as large as its buffers need, whose ends are known to be inside of it, and that each of

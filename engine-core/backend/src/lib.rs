@@ -13,7 +13,7 @@ use planforge_types::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
     sync::{
@@ -104,6 +104,23 @@ pub trait Compiler: Send + Sync {
         events: &dyn Events,
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError>;
+
+    /// As [`Self::compile`], for an engine that only [`Meter::run_lending`] runs: it need not hold on to the outputs that
+    /// `passing` names once it has lent them, so that their memory can be another's. A compiler may keep them all the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::compile`].
+    fn compile_lending(
+        &self,
+        request: &CompileRequest,
+        passing: &BTreeSet<String>,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<CompiledPlan, BackendError> {
+        let _ = passing;
+        self.compile(request, events, cancel)
+    }
 
     /// Toolchains for whose engines this backend prepares on this host what can be had without the device, which is
     /// elsewhere: by the versions alone on which that rests. Whoever asks wants it done: libraries are opened for it.
@@ -359,7 +376,8 @@ pub trait Meter {
     ///
     /// When nothing is bound, or the device fails.
     fn run(&mut self) -> Result<NamedTensors, BackendError>;
-    /// Runs once on the bound inputs and lends every output, in any order: for whoever looks at much and keeps little.
+    /// Runs once on the bound inputs and lends every output once, in any order, some or all of them at a time: for whoever
+    /// looks at much and keeps little.
     ///
     /// # Errors
     ///

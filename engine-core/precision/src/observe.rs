@@ -87,7 +87,7 @@ fn largest_and_sum(values: &[f32]) -> (f32, f64) {
 }
 
 /// Numbers of one value that are counted before any is passed over: many for each bin of its histogram.
-const ENOUGH: usize = 1 << 22;
+const ENOUGH: usize = 1 << 21;
 /// Shorter runs of numbers are not worth picking out.
 const RUN: usize = 16;
 
@@ -101,22 +101,29 @@ struct Share {
 
 impl Share {
     /// Its numbers, or those of every so many-th place along its last axis, of others in each run. Where channels count
-    /// (`channels` is their axis), all of them or none are picked out of a place.
+    /// (`channels` is their axis), as many are picked out of each.
     fn of<'a>(self, seen: &Seen<'a>, channels: Option<usize>) -> Picked<'a> {
         let (values, channels_last) = (seen.values(), seen.channels_last);
+        let axes = seen.shape.len();
         let row = seen.shape.last().copied().unwrap_or(1);
         let every = values.len().div_ceil(self.most.max(1));
-        let whole = channels.is_none_or(|axis| seen.axis(axis) + 1 == seen.shape.len());
-        if every <= 1 || row < RUN || !whole || seen.shape.len() < 2 {
+        // The axes up to that of channels stay as they are, unless it is the last one.
+        let kept = channels.map_or(0, |axis| seen.axis(axis) + 1);
+        let kept = if kept < axes { kept } else { 0 };
+        let block: usize = seen.shape[kept..].iter().product();
+        if every <= 1 || row < RUN || axes < kept + 2 || block / row < every {
             return Picked { values, shape: seen.shape.into(), channels_last };
         }
-        let mut picked = Vec::with_capacity(values.len() / every + row);
-        let places = values.chunks_exact(row).skip(self.run % every).step_by(every);
-        places.for_each(|place| picked.extend_from_slice(place));
+        let mut picked = Vec::with_capacity(values.len() / every + values.len() / block * row);
+        for block in values.chunks_exact(block) {
+            let places = block.chunks_exact(row).skip(self.run % every).step_by(every);
+            places.for_each(|place| picked.extend_from_slice(place));
+        }
         // The places of an image, or rows of anything, one behind the other.
-        let mut shape = vec![1; seen.shape.len()];
-        let axes = shape.len();
-        (shape[axes - 2], shape[axes - 1]) = (picked.len() / row, row);
+        let mut shape = seen.shape.to_vec();
+        shape[kept..].fill(1);
+        let blocks = values.len() / block;
+        (shape[axes - 2], shape[axes - 1]) = (picked.len() / row / blocks, row);
         Picked { values: picked.into(), shape: shape.into(), channels_last }
     }
 }
@@ -214,6 +221,8 @@ struct Watch {
     /// What becomes of it, and what it is as it lies, where that is asked for.
     divided: Option<Divided>,
     undivided: Option<Observed>,
+    /// Of the run that goes on, not yet counted.
+    picked: Option<Picked<'static>>,
     kept: Vec<Picked<'static>>,
 }
 
@@ -272,18 +281,31 @@ impl Observer {
         self.watches.keys()
     }
 
-    /// Counts what one run took and gave.
-    pub fn look(&mut self, inputs: &NamedTensors, all: &[Seen<'_>]) {
-        let plain = inputs.iter().map(|(name, tensor)| Seen::plain(name, tensor));
-        let told: BTreeMap<&str, Seen<'_>> = plain.chain(all.iter().copied()).map(|seen| (seen.name, seen)).collect();
+    /// Picks its numbers out of values of the run that goes on.
+    pub fn look(&mut self, some: &[Seen<'_>]) {
+        for seen in some {
+            if let Some(watch) = self.watches.get_mut(seen.name) {
+                watch.picked = Some(self.share.of(seen, watch.axis.or(watch.along)).into_kept());
+            }
+        }
+    }
+
+    /// Counts what was picked out of a run that is over, and what it took: on all processors, which the run wanted, too.
+    pub fn count(&mut self, inputs: &NamedTensors) {
         let watches = self.watches.iter_mut();
-        let mut counts: Vec<(&mut Watch, &Seen<'_>)> =
-            watches.filter_map(|(name, watch)| Some((watch, told.get(name.as_str())?))).collect();
+        let mut counts: Vec<(&mut Watch, Picked<'_>)> = watches
+            .filter_map(|(name, watch)| {
+                let picked = watch.picked.take().or_else(|| {
+                    let (name, tensor) = inputs.get_key_value(name)?;
+                    Some(self.share.of(&Seen::plain(name, tensor), watch.axis.or(watch.along)))
+                });
+                Some((watch, picked?))
+            })
+            .collect();
         // The largest first, so that no processor is left with one of them at the end.
-        counts.sort_by_key(|(_, seen)| std::cmp::Reverse(seen.bytes.len()));
-        let (share, keeps) = (self.share, self.keeps);
-        let kept = counts.into_par_iter().with_max_len(1).map(|(watch, seen)| {
-            let picked = share.of(seen, watch.axis.or(watch.along));
+        counts.sort_by_key(|(_, picked)| std::cmp::Reverse(picked.len()));
+        let keeps = self.keeps;
+        let kept = counts.into_par_iter().with_max_len(1).map(|(watch, picked)| {
             watch.add(&picked);
             if !keeps || watch.along.is_none() {
                 return 0;
@@ -356,8 +378,8 @@ impl Observer {
 pub fn observe(session: &mut dyn Session, samples: &Samples, observer: &mut Observer) -> Result<(), PrecisionError> {
     for index in 0..samples.batches() {
         let inputs = samples.inputs(index);
-        // Counted once the run is over, on all processors, which the run would want, too.
-        session.run(&inputs, &mut |all| observer.look(&inputs, all))?;
+        session.run(&inputs, &mut |some| observer.look(some))?;
+        observer.count(&inputs);
     }
     Ok(())
 }
@@ -365,7 +387,7 @@ pub fn observe(session: &mut dyn Session, samples: &Samples, observer: &mut Obse
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_types::{ElementType, preparation::Method};
+    use planforge_types::{ElementType, HostTensor, preparation::Method};
 
     #[test]
     fn a_share_is_of_whole_places_and_of_others_in_each_run() {
@@ -388,9 +410,56 @@ mod tests {
             share.values.iter().for_each(|value| met[*value as usize] += 1);
         }
         assert!(met.into_iter().all(|times| times == 1), "four runs meet each place once");
-        // Channels that do not lie last would be picked unevenly.
-        assert_eq!(Share { most: 10, run: 0 }.of(&seen(false), Some(1)).values, values);
+        // Of channels that do not lie last, as many places of each.
+        let mut met = vec![0; values.len()];
+        for run in 0..4 {
+            let share = Share { most: values.len() / 4, run }.of(&seen(false), Some(1));
+            assert_eq!((share.len(), &share.shape[..]), (values.len() / 4, &[1, 5, 2, 32][..]));
+            share.values.iter().for_each(|value| met[*value as usize] += 1);
+        }
+        assert!(met.into_iter().all(|times| times == 1), "four runs meet each place once");
+        assert_eq!(Share { most: 10, run: 0 }.of(&seen(false), Some(1)).values, values, "fewer places than that");
         assert_eq!(Share { most: values.len() / 4, run: 0 }.of(&seen(false), None).len(), values.len() / 4);
+    }
+
+    #[test]
+    fn values_may_be_shown_one_at_a_time_and_be_gone_afterwards() {
+        let wanted = BTreeMap::from([("x".to_owned(), Some(1)), ("y".to_owned(), None), ("in".to_owned(), None)]);
+        let number = |run: usize, at: usize| ((at * 7 + run * 13) % 101) as f32 - 40.0;
+        let mut memory = vec![0.0_f32; 4 * 1024];
+        let mut write = |run: usize, value: usize, memory: &mut Vec<f32>| {
+            memory.iter_mut().enumerate().for_each(|(at, to)| *to = number(run + 10 * value, at));
+        };
+        let inputs = |run: usize| {
+            let bytes = (0..64).flat_map(|at| number(run, at).to_le_bytes()).collect();
+            NamedTensors::from([("in".to_owned(), HostTensor { element: ElementType::F32, shape: vec![1, 64], bytes })])
+        };
+        fn seen<'a>(name: &'a str, memory: &'a [f32]) -> Seen<'a> {
+            let bytes = bytemuck::cast_slice(memory);
+            Seen { name, element: ElementType::F32, shape: &[1, 32, 32, 4], channels_last: true, bytes }
+        }
+        let (mut together, mut apart) = (Observer::of(&wanted), Observer::of(&wanted));
+        for run in 0..3 {
+            let mut other = memory.clone();
+            write(run, 0, &mut memory);
+            write(run, 1, &mut other);
+            together.look(&[seen("x", &memory), seen("nobody asked", &memory), seen("y", &other)]);
+            together.count(&inputs(run));
+            for (value, name) in ["x", "y"].into_iter().enumerate() {
+                write(run, value, &mut memory);
+                apart.look(&[seen(name, &memory)]);
+            }
+            apart.count(&inputs(run));
+        }
+        let (together, apart) = (together.seen(), apart.seen());
+        assert_eq!(largest(&together), largest(&apart));
+        for (name, count) in [("x", 3 * 4096), ("y", 3 * 4096), ("in", 3 * 64)] {
+            assert_eq!((together[name].histogram.count, apart[name].histogram.count), (count, count), "{name}");
+            for method in [Method::MinMax, Method::Mse] {
+                let range = |of: &Observations| of[name].histogram.range(method, false);
+                assert_eq!(range(&together), range(&apart), "{name}");
+            }
+        }
     }
 
     /// Shows runs of an image of four channels.
@@ -400,7 +469,8 @@ mod tests {
             let shape = if channels_last { [1, 32, 32, 4] } else { [1, 4, 32, 32] };
             let bytes = bytemuck::cast_slice(&values);
             let seen = Seen { name: "x", element: ElementType::F32, shape: &shape, channels_last, bytes };
-            observer.look(&NamedTensors::new(), &[seen]);
+            observer.look(&[seen]);
+            observer.count(&NamedTensors::new());
         }
     }
 

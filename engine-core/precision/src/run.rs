@@ -76,7 +76,7 @@ pub(crate) fn axis_as_it_lies(axes: usize, channels_last: bool, of_model: usize)
     }
 }
 
-/// What is handed the watched values of a run, all at once.
+/// What is handed the watched values of a run, each once, some or all of them at a time.
 pub type See<'a> = dyn FnMut(&[Seen<'_>]) + 'a;
 
 /// Something that runs models.
@@ -111,7 +111,7 @@ pub trait Runner {
 
 /// A model that is ready to run.
 pub trait Session {
-    /// Runs once, lends every watched value, and gives the outputs.
+    /// Runs once, lends every watched value while it is there, and gives the outputs.
     ///
     /// # Errors
     ///

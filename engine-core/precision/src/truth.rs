@@ -142,12 +142,15 @@ impl Truth {
             let inputs = samples.inputs(index);
             let outputs = session.run(&inputs, &mut |all| {
                 if let Some(observer) = &mut observer {
-                    observer.look(&inputs, all);
+                    observer.look(all);
                 }
                 for seen in all.iter().filter(|seen| self.watched.contains(seen.name)) {
                     values.insert(seen.name.to_owned(), counted(seen.shape, seen.in_order()));
                 }
             })?;
+            if let Some(observer) = &mut observer {
+                observer.count(&inputs);
+            }
             for (name, tensor) in &outputs {
                 if self.watched.contains(name) && !values.contains_key(name) {
                     values.insert(name.clone(), counted(&tensor.shape, Seen::plain(name, tensor).in_order()));

@@ -1,5 +1,5 @@
 //! An engine for this machine's CPU as what runs a model on calibration data: values that are looked at become outputs of
-//! the engine, images with their channels last, as the engine has them anyway.
+//! the engine that are lent as soon as they are there, images with their channels last, as the engine has them anyway.
 
 use planforge_backend::{Cancel, CompileRequest, Compiler, Events, Lent, LoadOptions, Meter};
 use planforge_device::cpu;
@@ -181,7 +181,9 @@ impl EngineRunner<'_> {
             calibration: None,
             plugins: Vec::new(),
         };
-        let plan = self.compiler.compile(&request, &Silent, &Cancel::default()).map_err(|e| failed(e.message))?;
+        let passing = seen.keys().filter(|output| !outputs.contains(*output)).cloned().collect();
+        let plan = self.compiler.compile_lending(&request, &passing, &Silent, &Cancel::default());
+        let plan = plan.map_err(|e| failed(e.message))?;
         let meter = self.compiler.load(&plan.path, &LoadOptions::default()).map_err(|e| failed(e.message))?;
         tracing::debug!(watched = seen.len(), build_s = began.elapsed().as_secs_f32(), "an engine runs the data");
         Ok(Loaded { meter, watched: seen, outputs, spent: Spent::default(), _folder: folder })

@@ -1,0 +1,118 @@
+//! Outputs that pass: lent behind the step that makes them, in memory that others write afterwards.
+
+use super::{program::ProgramError, *};
+use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter};
+use planforge_device::{CpuLevel, cpu};
+use planforge_import::testing::{TestModel, numbers};
+use planforge_onnx::write::save;
+use planforge_types::{
+    BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, Port, fingerprint::HostFacts,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+const LAYERS: usize = 8;
+const WIDTH: usize = 64;
+const ROWS: usize = 32;
+
+struct Silent;
+impl Events for Silent {
+    fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
+    fn log(&self, _line: &str) {}
+}
+
+/// Layers one behind the other, the results of all of them outputs; what the first gives the last one reads, too.
+fn chain_of_layers() -> TestModel {
+    let weights: Vec<f32> = numbers(WIDTH * WIDTH).into_iter().map(|value| value / 8.0).collect();
+    let mut model =
+        TestModel::new(17).input("x", &[ROWS as i64, WIDTH as i64]).floats("w", &[WIDTH, WIDTH], &weights);
+    let mut from = "x".to_owned();
+    for layer in 0..LAYERS {
+        let (product, to) = (format!("p{layer}"), format!("h{layer}"));
+        model = model.node("MatMul", &[&from, "w"], &product, vec![]).node("Tanh", &[&product], &to, vec![]);
+        model = model.output(&to);
+        from = to;
+    }
+    model.node("Add", &["h0", &from], "y", vec![]).output("y")
+}
+
+fn request(folder: &Path) -> CompileRequest {
+    let path = folder.join("model.onnx");
+    save(&path, &chain_of_layers().proto).unwrap();
+    let spec = BuildSpec { threads: Some(1), optimization_level: OptimizationLevel(0), ..BuildSpec::default() };
+    CompileRequest {
+        model: path,
+        model_digest: Digest::of(b"a chain of layers"),
+        sku: CpuLevel::detect().pop().expect("this CPU has a level").sku(),
+        device: cpu::detect(&HostFacts::default()).0,
+        toolchain: toolchain(),
+        spec,
+        scratch: folder.to_owned(),
+        cache: None,
+        calibration: None,
+        plugins: Vec::new(),
+    }
+}
+
+/// The engine with these outputs passing, on made-up numbers.
+fn engine(folder: &Path, passing: &BTreeSet<String>) -> Box<dyn Meter> {
+    let plan = CpuCompiler.compile_lending(&request(folder), passing, &Silent, &Cancel::default()).unwrap();
+    let mut meter = CpuCompiler.load(&plan.path, &LoadOptions::default()).unwrap();
+    let bytes = numbers(ROWS * WIDTH).into_iter().flat_map(f32::to_le_bytes).collect();
+    let tensor = HostTensor { element: planforge_types::ElementType::F32, shape: vec![ROWS, WIDTH], bytes };
+    meter.bind(&NamedTensors::from([("x".to_owned(), tensor)])).unwrap();
+    meter
+}
+
+/// What a run lends, and what is lent first.
+fn lent(meter: &mut dyn Meter) -> (BTreeMap<String, Vec<u8>>, Vec<String>) {
+    let (mut all, mut order) = (BTreeMap::new(), Vec::new());
+    let look = &mut |some: &[planforge_backend::Lent<'_>]| {
+        for lent in some {
+            assert!(all.insert(lent.name.to_owned(), lent.bytes.to_vec()).is_none(), "{} is lent twice", lent.name);
+            order.push(lent.name.to_owned());
+        }
+    };
+    meter.run_lending(look).unwrap();
+    (all, order)
+}
+
+fn names(ports: Vec<Port>) -> BTreeSet<String> {
+    ports.into_iter().map(|port| port.name).collect()
+}
+
+#[test]
+fn what_passes_is_lent_as_it_was_made_and_makes_room_for_others() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let passing: BTreeSet<String> = (0..LAYERS).map(|layer| format!("h{layer}")).collect();
+    let mut keeps = engine(folders[0].path(), &BTreeSet::new());
+    let mut lends = engine(folders[1].path(), &passing);
+    let (kept, _) = lent(&mut *keeps);
+    assert_eq!(kept.keys().cloned().collect::<BTreeSet<_>>(), names(keeps.outputs()));
+    for run in 0..2 {
+        let (seen, order) = lent(&mut *lends);
+        assert_eq!(seen, kept, "run {run}");
+        assert!(order.is_sorted(), "h0, h1, … and then y: {order:?}");
+    }
+    // The first result is there until the sum, one more is read while the next is made, and the products before them.
+    let value = ROWS * WIDTH * size_of::<f32>();
+    let saved = keeps.memory_bytes() - lends.memory_bytes();
+    assert!(saved as usize >= (LAYERS - 4) * value, "{saved} bytes less of {value} each");
+    // Who does not look at them on the way has them no more.
+    assert_eq!(names(lends.outputs()), BTreeSet::from(["y".to_owned()]));
+    assert_eq!(lends.run().unwrap().into_keys().collect::<Vec<_>>(), ["y"]);
+}
+
+#[test]
+fn a_plan_in_which_a_value_passes_that_no_step_makes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let passing = BTreeSet::from(["h1".to_owned(), "no such value".to_owned()]);
+    let plan = CpuCompiler.compile_lending(&request(folder.path()), &passing, &Silent, &Cancel::default()).unwrap();
+    let mut program = plan::read(&plan.path).unwrap().manifest.program;
+    assert_eq!(program.passing.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["h1"]);
+    assert_eq!(program.check(), Ok(()));
+    program.passing[0].buffer = program.inputs[0].buffer;
+    assert_eq!(program.check(), Err(ProgramError::Port { name: "h1".to_owned() }));
+}
