@@ -69,8 +69,10 @@ impl TacticCache {
         Digest::of(&text).to_string()
     }
 
-    pub(crate) fn get(&mut self, key: &str) -> Option<Vec<TimedTactic>> {
-        let found = self.kept.steps.get(key).filter(|tried| !tried.is_empty()).cloned();
+    /// What is known by `key`, else by `other`.
+    pub(crate) fn get(&mut self, key: &str, other: Option<&str>) -> Option<Vec<TimedTactic>> {
+        let known = |key: &str| self.kept.steps.get(key).filter(|tried| !tried.is_empty());
+        let found = known(key).or_else(|| known(other?)).cloned();
         *(if found.is_some() { &mut self.hits } else { &mut self.misses }) += 1;
         found
     }

@@ -9,7 +9,7 @@ use super::{
     meter::CpuSession,
     plan::{self, Manifest, TailSummary, device_class, isa_level, levels_here},
     shapes::{Shapes, at},
-    tactic::{TuneError, Tuner},
+    tactic::{Effort, MadeUp, TuneError, Tuner},
     tail::{OPTION_BOUNDS, Trial, bounds, refused, trial_outputs, trial_ports},
     target::{OPTION_FUSION, target},
 };
@@ -147,7 +147,7 @@ impl Compiler for CpuCompiler {
         events: &dyn Events,
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError> {
-        compile_on(device_class(), request, &BTreeSet::new(), events, cancel)
+        compile_on(device_class(), request, Runs::Many, events, cancel)
     }
 
     fn compile_lending(
@@ -157,7 +157,7 @@ impl Compiler for CpuCompiler {
         events: &dyn Events,
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError> {
-        compile_on(device_class(), request, passing, events, cancel)
+        compile_on(device_class(), request, Runs::Some { passing }, events, cancel)
     }
 
     fn recognises(&self, head: &[u8]) -> bool {
@@ -214,11 +214,20 @@ fn joined(mut facts: serde_json::Value, name: &str, value: serde_json::Value) ->
     facts
 }
 
-/// Compiles on a host of this class; what its tactics are known for. The outputs that `passing` names need not last.
+/// What an engine is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Runs<'a> {
+    /// To be kept, and run by anybody.
+    Many,
+    /// To be run some hundred times by [`Meter::run_lending`]: outputs of these names need not last.
+    Some { passing: &'a BTreeSet<String> },
+}
+
+/// Compiles on a host of this class; what its tactics are known for.
 pub(super) fn compile_on(
     device_class: Digest,
     request: &CompileRequest,
-    passing: &BTreeSet<String>,
+    runs: Runs<'_>,
     events: &dyn Events,
     cancel: &Cancel,
 ) -> Result<CompiledPlan, BackendError> {
@@ -248,13 +257,16 @@ pub(super) fn compile_on(
     let pool = Arc::new(ThreadPool::pinned(threads).map_err(|error| resource(chain(&error)))?);
     let mut cache = TacticCache::open(request.cache.as_deref(), device_class, level.name(), threads);
     let tuner_pool = Arc::clone(&pool);
+    let effort = if matches!(runs, Runs::Many) { Effort::FULL } else { Effort::BRIEF };
     let mut tuner = Tuner {
         isa,
         factors: factors(request.spec.precision),
         pool,
         level: request.spec.optimization_level.0,
+        effort,
         force: request.spec.options.get(OPTION_FORCE_TACTIC).map(String::as_str),
         cache: &mut cache,
+        made_up: MadeUp::default(),
         events,
         cancel,
     };
@@ -272,7 +284,10 @@ pub(super) fn compile_on(
     let profiles = &request.spec.profiles;
     let several = profiles.len() > 1 || profiles.iter().any(OptimizationProfile::varies);
     // Programs of other shapes, and what follows a program, take its outputs from where they stay.
-    if !several && tail.is_none() {
+    if let Runs::Some { passing } = runs
+        && !several
+        && tail.is_none()
+    {
         draft.let_pass(passing);
     }
     let (program, dynamic, weights, mut detached) = if several {

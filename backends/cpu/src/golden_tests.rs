@@ -7,7 +7,10 @@
 #[path = "../tests/golden/rule.rs"]
 mod rule;
 
-use super::{compiler::compile_on, *};
+use super::{
+    compiler::{Runs, compile_on},
+    *,
+};
 use planforge_backend::{Cancel, CompileRequest, Events};
 use planforge_device::{CpuLevel, cpu};
 use planforge_import::testing::{TestModel, float, int, ints, numbers};
@@ -17,7 +20,6 @@ use prost::Message as _;
 use rule::{Digests, Golden, Revision, judge};
 use serde_json::Value;
 use std::{
-    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -200,7 +202,7 @@ fn compile_all(levels: &[CpuLevel], cache: &Path) -> (Golden, Vec<String>) {
                 plugins: Vec::new(),
             };
             let class = Digest::of(b"a device of no host");
-            let plan = compile_on(class, &request, &BTreeSet::new(), &Silent, &Cancel::default()).unwrap();
+            let plan = compile_on(class, &request, Runs::Many, &Silent, &Cancel::default()).unwrap();
             let name = format!("{level}/{}", case.name);
             if plan.facts["tactics_timed"] != 0 {
                 timed.push(name.clone());

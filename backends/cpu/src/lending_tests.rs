@@ -5,9 +5,7 @@ use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, M
 use planforge_device::{CpuLevel, cpu};
 use planforge_import::testing::{TestModel, numbers};
 use planforge_onnx::write::save;
-use planforge_types::{
-    BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, Port, fingerprint::HostFacts,
-};
+use planforge_types::{BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, Port, fingerprint::HostFacts};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -26,8 +24,7 @@ impl Events for Silent {
 /// Layers one behind the other, the results of all of them outputs; what the first gives the last one reads, too.
 fn chain_of_layers() -> TestModel {
     let weights: Vec<f32> = numbers(WIDTH * WIDTH).into_iter().map(|value| value / 8.0).collect();
-    let mut model =
-        TestModel::new(17).input("x", &[ROWS as i64, WIDTH as i64]).floats("w", &[WIDTH, WIDTH], &weights);
+    let mut model = TestModel::new(17).input("x", &[ROWS as i64, WIDTH as i64]).floats("w", &[WIDTH, WIDTH], &weights);
     let mut from = "x".to_owned();
     for layer in 0..LAYERS {
         let (product, to) = (format!("p{layer}"), format!("h{layer}"));
@@ -115,4 +112,26 @@ fn a_plan_in_which_a_value_passes_that_no_step_makes_is_refused() {
     assert_eq!(program.check(), Ok(()));
     program.passing[0].buffer = program.inputs[0].buffer;
     assert_eq!(program.check(), Err(ProgramError::Port { name: "h1".to_owned() }));
+}
+
+#[test]
+fn what_is_timed_briefly_serves_no_engine_that_is_kept_and_what_is_timed_at_length_serves_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let timed = |cache: &str, lends: bool| {
+        let plain = request(folder.path());
+        let spec = BuildSpec { optimization_level: OptimizationLevel(2), ..plain.spec };
+        let request = CompileRequest { spec, cache: Some(folder.path().join(cache)), ..plain };
+        let plan = match lends {
+            true => CpuCompiler.compile_lending(&request, &BTreeSet::new(), &Silent, &Cancel::default()),
+            false => CpuCompiler.compile(&request, &Silent, &Cancel::default()),
+        };
+        let facts = plan.unwrap().facts;
+        (facts["tactics_timed"].as_u64().unwrap(), facts["tactics_known"].as_u64().unwrap())
+    };
+    let (first, same) = timed("brief first", true);
+    assert!(first > 0 && first + same == LAYERS as u64, "{first} timed, {same} like those");
+    assert_eq!(timed("brief first", true), (0, LAYERS as u64));
+    assert_eq!(timed("brief first", false), (first, same), "what was timed briefly is not enough");
+    assert_eq!(timed("at length first", false), (first, same));
+    assert_eq!(timed("at length first", true), (0, LAYERS as u64));
 }

@@ -39,9 +39,9 @@ mod golden_tests;
 mod halves_tests;
 mod inspect;
 #[cfg(test)]
-mod lending_tests;
-#[cfg(test)]
 mod kernel_tests;
+#[cfg(test)]
+mod lending_tests;
 mod lower;
 mod memory;
 mod meter;

@@ -10,22 +10,36 @@ use super::{
     draft::{Draft, DraftStep},
     engine::Engine,
     error::EngineError,
-    memory::{AlignedBytes, Weights},
+    memory::{AlignedBytes, OutOfMemory, Weights},
     program::{ALIGNMENT, Buffer, BufferId, Place, Program, Step, Tactic, TimedTactic},
     steps::{candidates, packed_bytes, scratch_bytes},
 };
+use bytes::Bytes;
 use planforge_backend::{Cancel, Events, stack::Places};
 use planforge_kernels_cpu::{gemm::Factors, isa::Isa, pool::ThreadPool};
 use planforge_passes::memory::{Lifetime, place};
 use std::{sync::Arc, time::Instant};
 
-/// Runs of every candidate before the best are chosen; the quickest counts. One that takes twice as long as another is
-/// not run again.
-const SCREEN_RUNS: usize = 2;
-/// Candidates that are timed again.
-const FINALISTS: usize = 3;
-/// Runs of each finalist.
-const FINAL_RUNS: usize = 9;
+/// How long candidates are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Effort {
+    /// Runs of every candidate before the best are chosen; the quickest counts.
+    screen_runs: usize,
+    /// One that takes so many percent more than another is not run again.
+    behind_percent: u64,
+    /// Candidates that are timed again.
+    finalists: usize,
+    /// Runs of each finalist.
+    final_runs: usize,
+}
+
+impl Effort {
+    /// For engines that are kept.
+    pub(crate) const FULL: Self = Self { screen_runs: 2, behind_percent: 100, finalists: 3, final_runs: 9 };
+    /// For an engine that runs some hundred times: what is lost by a tactic that is not quite the best is less than what
+    /// it would take to find that one.
+    pub(crate) const BRIEF: Self = Self { screen_runs: 2, behind_percent: 20, finalists: 2, final_runs: 4 };
+}
 
 fn signature(draft: &DraftStep) -> Signature<'_> {
     let kind = &draft.step.kind;
@@ -40,11 +54,29 @@ pub(crate) struct Tuner<'a> {
     pub pool: Arc<ThreadPool>,
     /// 0: the first tactic, untimed.
     pub level: u8,
+    pub effort: Effort,
     /// Only tactics whose name contains this, where there are any.
     pub force: Option<&'a str>,
     pub cache: &'a mut TacticCache,
+    /// What stands for the weights of any step; as long as those of the largest one so far.
+    pub made_up: MadeUp,
     pub events: &'a dyn Events,
     pub cancel: &'a Cancel,
+}
+
+/// Weights of no model, which nobody writes.
+#[derive(Debug, Default)]
+pub(crate) struct MadeUp(Bytes);
+
+impl MadeUp {
+    fn weights(&mut self, bytes: usize) -> Result<Weights, OutOfMemory> {
+        if self.0.len() < bytes {
+            let mut data = AlignedBytes::zeroed(bytes)?;
+            fill(data.bytes_mut());
+            self.0 = Bytes::from_owner(data);
+        }
+        Ok(Weights::new(self.0.slice(..bytes)))
+    }
 }
 
 /// Why tactics could not be timed.
@@ -85,11 +117,13 @@ impl Tuner<'_> {
                 tactics.into_iter().take(1).map(|tactic| TimedTactic { tactic, best_ns: None }).collect()
             } else {
                 let key = self.cache.key(&signature(step), &tactics);
-                match self.cache.get(&key) {
+                // What was timed at length is taken for all; what was timed briefly, for nobody who has more time.
+                let brief = (self.effort != Effort::FULL).then(|| format!("{key} {:?}", self.effort));
+                match self.cache.get(&key, brief.as_deref()) {
                     Some(known) => known,
                     None => {
                         let timed = self.time(draft, index, tactics)?;
-                        self.cache.put(key, timed.clone());
+                        self.cache.put(brief.unwrap_or(key), timed.clone());
                         timed
                     }
                 }
@@ -106,7 +140,7 @@ impl Tuner<'_> {
     }
 
     /// Times `tactics` of one step, fastest first in the result.
-    fn time(&self, draft: &Draft, index: usize, tactics: Vec<Tactic>) -> Result<Vec<TimedTactic>, TuneError> {
+    fn time(&mut self, draft: &Draft, index: usize, tactics: Vec<Tactic>) -> Result<Vec<TimedTactic>, TuneError> {
         let step = &draft.steps[index];
         let mut names: Vec<&str> = tactics.iter().map(|tactic| tactic.kernel.as_str()).collect();
         names.dedup();
@@ -114,7 +148,8 @@ impl Tuner<'_> {
         for name in names {
             let own: Vec<usize> = (0..tactics.len()).filter(|&at| tactics[at].kernel == name).collect();
             let own_tactics: Vec<&Tactic> = own.iter().map(|&at| &tactics[at]).collect();
-            let engine = trial(draft, step, name, &own_tactics, self.isa, Arc::clone(&self.pool))
+            let (isa, pool) = (self.isa, Arc::clone(&self.pool));
+            let engine = trial(draft, step, name, &own_tactics, isa, pool, &mut self.made_up)
                 .map_err(|source| TuneError::Run { tactic: name.to_owned(), source })?;
             engines.push((engine, own));
         }
@@ -126,9 +161,9 @@ impl Tuner<'_> {
                 if self.cancel.is_cancelled() {
                     return Err(TuneError::Cancelled);
                 }
-                for _ in 0..SCREEN_RUNS {
+                for _ in 0..self.effort.screen_runs {
                     best_ns[at] = best_ns[at].min(run_ns(engine, position, &tactics[at], &mut places)?);
-                    if best_ns[at] / 2 > quickest_ns {
+                    if best_ns[at] / (100 + self.effort.behind_percent) > quickest_ns / 100 {
                         break;
                     }
                 }
@@ -137,9 +172,9 @@ impl Tuner<'_> {
         }
         let mut order: Vec<usize> = (0..tactics.len()).collect();
         order.sort_by_key(|&at| (best_ns[at], at));
-        let finalists = &order[..FINALISTS.min(order.len())];
+        let finalists = &order[..self.effort.finalists.min(order.len())];
         let mut samples = vec![Vec::new(); tactics.len()];
-        for _ in 0..FINAL_RUNS {
+        for _ in 0..self.effort.final_runs {
             for &at in finalists {
                 for (engine, own) in &mut engines {
                     if let Some(position) = own.iter().position(|&other| other == at) {
@@ -178,6 +213,7 @@ fn trial(
     tactics: &[&Tactic],
     isa: Isa,
     pool: Arc<ThreadPool>,
+    made_up: &mut MadeUp,
 ) -> Result<Engine, EngineError> {
     let mut program = Program::default();
     let mut lives = Vec::new();
@@ -221,9 +257,8 @@ fn trial(
             ..of.step.clone()
         })
         .collect();
-    let mut data = AlignedBytes::zeroed(program.weight_bytes as usize)?;
-    fill(data.bytes_mut());
-    let mut engine = Engine::new(program, Weights::owned(data), isa, pool)?;
+    let weights = made_up.weights(program.weight_bytes as usize)?;
+    let mut engine = Engine::new(program, weights, isa, pool)?;
     for id in inputs.into_iter().flatten() {
         fill(engine.buffer_mut(id));
     }

@@ -105,8 +105,9 @@ pub trait Compiler: Send + Sync {
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError>;
 
-    /// As [`Self::compile`], for an engine that only [`Meter::run_lending`] runs: it need not hold on to the outputs that
-    /// `passing` names once it has lent them, so that their memory can be another's. A compiler may keep them all the same.
+    /// As [`Self::compile`], for an engine that only [`Meter::run_lending`] runs, some hundred times: it need not be the
+    /// quickest that can be found, and not hold on to the outputs that `passing` names once it has lent them, so that their
+    /// memory can be another's. A compiler may do more all the same.
     ///
     /// # Errors
     ///
