@@ -16,8 +16,6 @@ pub const PERCENTILE: f64 = 0.9999;
 const TOGETHER: usize = 1024;
 /// Values that are looked at side by side.
 const LANES: usize = 8;
-/// Tables that are counted into in turns, so that equal neighbours (zeros) do not wait for one another.
-const TABLES: usize = 4;
 
 /// Between which values numbers lie, and how many of them are finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,7 +65,7 @@ impl Extent {
 /// Numbers counted in equal bins around zero, which widen as larger numbers come.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    bins: Vec<u64>,
+    bins: Box<[u64; 2 * HALF]>,
     /// The bins cover −limit..limit.
     limit: f64,
     pub min: f64,
@@ -80,7 +78,7 @@ pub struct Histogram {
 impl Default for Histogram {
     fn default() -> Self {
         Self {
-            bins: vec![0; 2 * HALF],
+            bins: Box::new([0; 2 * HALF]),
             limit: 0.0,
             min: f64::INFINITY,
             max: f64::NEG_INFINITY,
@@ -94,8 +92,6 @@ impl Histogram {
     /// Counts values, and tells their extent.
     pub fn add(&mut self, values: &[f32]) -> Extent {
         let mut whole = Extent::of(&[]);
-        let mut tables = [[0u16; 2 * HALF]; TABLES];
-        let mut counted = 0;
         for values in values.chunks(TOGETHER) {
             let extent = Extent::of(values);
             whole = whole.with(extent);
@@ -108,7 +104,6 @@ impl Histogram {
                 self.limit = largest;
             }
             if self.limit < largest {
-                self.take(&mut tables);
                 self.widen(largest);
             }
             let per_value = (HALF as f64 / self.limit) as f32;
@@ -121,26 +116,14 @@ impl Histogram {
                 }
                 continue;
             }
-            counted += TOGETHER / TABLES;
-            if counted > usize::from(u16::MAX) {
-                self.take(&mut tables);
-                counted = TOGETHER / TABLES;
-            }
             let mut places = [0u16; TOGETHER];
             for (place, value) in places.iter_mut().zip(values) {
                 let bin = value * per_value + HALF as f32;
                 let last = (2 * HALF - 1) as f32;
                 *place = (if bin < last { bin } else { last }) as i32 as u16;
             }
-            let (turns, rest) = places[..values.len()].as_chunks::<TABLES>();
-            for turn in turns {
-                for (table, place) in tables.iter_mut().zip(turn) {
-                    table[usize::from(*place) % (2 * HALF)] += 1;
-                }
-            }
-            rest.iter().for_each(|place| tables[0][usize::from(*place) % (2 * HALF)] += 1);
+            places[..values.len()].iter().for_each(|place| self.bins[usize::from(*place) % (2 * HALF)] += 1);
         }
-        self.take(&mut tables);
         self.count += whole.count;
         self.not_finite += values.len() as u64 - whole.count;
         if whole.count > 0 {
@@ -149,19 +132,10 @@ impl Histogram {
         whole
     }
 
-    /// Takes what tables counted.
-    fn take(&mut self, tables: &mut [[u16; 2 * HALF]; TABLES]) {
-        for table in tables {
-            for (bin, count) in self.bins.iter_mut().zip(table) {
-                *bin += u64::from(std::mem::take(count));
-            }
-        }
-    }
-
     /// Joins bins until there are some for numbers so large.
     fn widen(&mut self, largest: f64) {
         while self.limit < largest {
-            let mut wider = vec![0; 2 * HALF];
+            let mut wider = Box::new([0; 2 * HALF]);
             self.bins.iter().enumerate().for_each(|(at, count)| wider[HALF / 2 + at / 2] += count);
             (self.bins, self.limit) = (wider, self.limit * 2.0);
         }
