@@ -18,6 +18,7 @@ use crate::{
     truth::Truth,
 };
 use planforge_types::preparation::{Method, Target};
+use rayon::prelude::*;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
@@ -225,12 +226,16 @@ fn divided(evened: &[Evened]) -> Vec<Divided> {
 
 /// The scale of every value that was seen; what an activation alone reads takes that of the activation, behind which it
 /// could tell no more apart.
-fn cache_scales<'a>(net: &Net, seen: impl Fn(&str) -> Option<&'a Observed>, method: Method) -> BTreeMap<String, f32> {
+fn cache_scales<'a>(
+    net: &Net,
+    seen: impl Fn(&str) -> Option<&'a Observed> + Sync,
+    method: Method,
+) -> BTreeMap<String, f32> {
     let (readers, fixed) = (net.readers(), net.fixed_names());
     let unfused = unfused(net);
     let scale = |name: &str| Some(Step::of(seen(name)?.histogram.range(method, true), true)?.scale);
     let mut scales: BTreeMap<String, f32> =
-        unfused.iter().filter_map(|name| Some((name.clone(), scale(name)?))).collect();
+        unfused.par_iter().filter_map(|name| Some((name.clone(), scale(name)?))).collect();
     for name in net.graph().node.iter().rev().flat_map(|node| &node.output) {
         if let Some(behind) = activation_behind(net, &readers, &fixed, name)
             && let Some(scale) = scales.get(&net.graph().node[behind].output[0])

@@ -334,11 +334,12 @@ fn with_raw(tensor: &TensorProto) -> TensorProto {
 
 /// Elements of a single-precision tensor with raw bytes.
 pub fn floats(tensor: &TensorProto) -> Vec<f32> {
-    tensor.raw_data.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
+    let whole = tensor.raw_data.len() / size_of::<f32>() * size_of::<f32>();
+    bytemuck::pod_collect_to_vec(&tensor.raw_data[..whole])
 }
 
 pub fn float_bytes(values: &[f32]) -> Bytes {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+    Bytes::copy_from_slice(bytemuck::cast_slice(values))
 }
 
 pub fn int(name: &str, i: i64) -> AttributeProto {

@@ -9,6 +9,7 @@ use crate::{
 use bytes::Bytes;
 use planforge_onnx::proto::{NodeProto, tensor_proto::DataType};
 use planforge_types::preparation::{Method, Target};
+use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How int8 is made.
@@ -46,10 +47,13 @@ impl Step {
 pub fn steps(places: &Places, seen: &Observations, how: Int8) -> BTreeMap<String, Step> {
     let symmetric = !how.target.has_zero_points();
     let mut ranges: BTreeMap<String, (f64, f64)> = BTreeMap::new();
-    for value in places.points.keys().filter(|value| !places.cut.contains(*value)) {
-        let Some(observed) = seen.get(value) else { continue };
-        let (low, high) = observed.histogram.range(how.method, symmetric);
-        let range = ranges.entry(places.group(value)).or_insert((0.0, 0.0));
+    let values: Vec<&String> = places.points.keys().filter(|value| !places.cut.contains(*value)).collect();
+    let own = values.into_par_iter().filter_map(|value| {
+        let observed = seen.get(value)?;
+        Some((places.group(value), observed.histogram.range(how.method, symmetric)))
+    });
+    for (group, (low, high)) in own.collect::<Vec<_>>() {
+        let range = ranges.entry(group).or_insert((0.0, 0.0));
         *range = (range.0.min(low), range.1.max(high));
     }
     let step = |value: &String| Some((value.clone(), Step::of(*ranges.get(&places.group(value))?, symmetric)?));
@@ -125,86 +129,102 @@ pub fn quantise(net: &Net, layers: &[&Layer], seen: &Observations, how: Int8) ->
     let mut places = places(net, &chosen, how.target);
     let steps = steps(&places, seen, how);
     places.points.retain(|value, _| steps.contains_key(value));
+    let rounded: Vec<Option<Rounded>> =
+        chosen.par_iter().map(|layer| Rounded::of(net, layer, seen, &steps, how)).collect();
     let mut made = net.clone();
     let mut before = Vec::new();
-    for layer in &chosen {
-        quantise_layer(&mut made, layer, seen, &steps, how, &mut before);
+    for (layer, rounded) in chosen.iter().zip(rounded) {
+        if let Some(rounded) = rounded {
+            rounded.store(&mut made, layer, how, &mut before);
+        }
     }
     put_in_place(&mut made, &places, &steps, before);
     made.drop_unread();
     Quantised { net: made, refused }
 }
 
-fn quantise_layer(
-    net: &mut Net,
-    layer: &Layer,
-    seen: &Observations,
-    steps: &BTreeMap<String, Step>,
-    how: Int8,
-    before: &mut Vec<NodeProto>,
-) {
-    let Some(values) = net.floats(&layer.weight) else { return };
-    let mut bias = layer.bias.as_ref().and_then(|bias| net.floats(&bias.name));
-    // As it was stored; the bias of a sum behind a product may have axes of size 1. Whole where it lies along the last one.
-    let bias_dims = layer.bias.as_ref().and_then(|bias| net.initializer(&bias.name)).map(|old| old.dims.clone());
-    let bias_dims = bias_dims.unwrap_or_else(|| vec![layer.outputs() as i64]);
-    let is_row = bias_dims.last() == Some(&(layer.outputs() as i64));
-    let input = steps.get(&layer.input).filter(|_| how.target.has_zero_points() && is_row);
-    // Beside a large bias, products of small values need no finer steps than the bias has.
-    let least = |out: usize| match (input, bias.as_ref().and_then(|bias| bias.get(out))) {
-        (Some(input), Some(bias)) => (f64::from(bias.abs()) / BIAS_MAX / f64::from(input.scale)) as f32,
-        _ => 0.0,
-    };
-    let (integers, scales) = weights(layer, &values, how.per_tensor, least);
-    if how.correct_bias
-        && let Some(channels) = seen.get(&layer.input).and_then(|of| of.channels.as_ref())
-    {
-        let means = channels.means();
-        let mut shift = vec![0.0_f64; layer.outputs()];
-        layer.each_weight(|at, out, channel| {
-            let scale = scales[if how.per_tensor { 0 } else { out }];
-            let error = f64::from(integers[at]) * f64::from(scale) - f64::from(values[at]);
-            shift[out] += error * means.get(channel).copied().unwrap_or(0.0);
-        });
-        let can_have = bias.is_some()
-            || layer.op_type != "MatMul"
-                && net.graph().node[layer.node].input.get(2).is_none_or(|name| name.is_empty());
-        if can_have {
-            let old = bias.unwrap_or_else(|| vec![0.0; layer.outputs()]);
-            bias = Some(old.iter().zip(&shift).map(|(bias, shift)| (f64::from(*bias) - shift) as f32).collect());
+/// A layer's weights and bias before they are stored.
+struct Rounded {
+    integers: Vec<i8>,
+    scales: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    bias_dims: Vec<i64>,
+    /// Of what the layer reads, where its bias is stored as integers.
+    input: Option<Step>,
+}
+
+impl Rounded {
+    fn of(net: &Net, layer: &Layer, seen: &Observations, steps: &BTreeMap<String, Step>, how: Int8) -> Option<Self> {
+        let values = net.floats(&layer.weight)?;
+        let mut bias = layer.bias.as_ref().and_then(|bias| net.floats(&bias.name));
+        // As it was stored; the bias of a sum behind a product may have axes of size 1. Whole where it lies along the last one.
+        let bias_dims = layer.bias.as_ref().and_then(|bias| net.initializer(&bias.name)).map(|old| old.dims.clone());
+        let bias_dims = bias_dims.unwrap_or_else(|| vec![layer.outputs() as i64]);
+        let is_row = bias_dims.last() == Some(&(layer.outputs() as i64));
+        let input = steps.get(&layer.input).copied().filter(|_| how.target.has_zero_points() && is_row);
+        // Beside a large bias, products of small values need no finer steps than the bias has.
+        let least = |out: usize| match (input, bias.as_ref().and_then(|bias| bias.get(out))) {
+            (Some(input), Some(bias)) => (f64::from(bias.abs()) / BIAS_MAX / f64::from(input.scale)) as f32,
+            _ => 0.0,
+        };
+        let (integers, scales) = weights(layer, &values, how.per_tensor, least);
+        if how.correct_bias
+            && let Some(channels) = seen.get(&layer.input).and_then(|of| of.channels.as_ref())
+        {
+            let means = channels.means();
+            let mut shift = vec![0.0_f64; layer.outputs()];
+            layer.each_weight(|at, out, channel| {
+                let scale = scales[if how.per_tensor { 0 } else { out }];
+                let error = f64::from(integers[at]) * f64::from(scale) - f64::from(values[at]);
+                shift[out] += error * means.get(channel).copied().unwrap_or(0.0);
+            });
+            let can_have = bias.is_some()
+                || layer.op_type != "MatMul"
+                    && net.graph().node[layer.node].input.get(2).is_none_or(|name| name.is_empty());
+            if can_have {
+                let old = bias.unwrap_or_else(|| vec![0.0; layer.outputs()]);
+                bias = Some(old.iter().zip(&shift).map(|(bias, shift)| (f64::from(*bias) - shift) as f32).collect());
+            }
         }
+        Some(Self { integers, scales, bias, bias_dims, input })
     }
-    let axis = (!how.per_tensor).then_some(layer.out_axis);
-    let dims: Vec<i64> = layer.dims.iter().map(|size| *size as i64).collect();
-    let bytes: Bytes = integers.iter().map(|integer| *integer as u8).collect::<Vec<u8>>().into();
-    let stored = Stored { base: layer.weight.clone(), data_type: DataType::Int8, dims, bytes };
-    let weight = dequantised(net, stored, &scales, axis, before);
-    net.graph_mut().node[layer.node].input[1] = weight;
-    let Some(bias) = bias else { return };
-    let (node, position) = layer.bias.as_ref().map_or((layer.node, 2), |bias| (bias.node, bias.position));
-    let value = match input {
-        // As an integer kernel adds it: in steps of the products.
-        Some(input) => {
-            let scales: Vec<f32> =
-                (0..bias.len()).map(|out| input.scale * scales[if how.per_tensor { 0 } else { out }]).collect();
-            let whole = |(bias, scale): (&f32, &f32)| {
-                (f64::from(*bias) / f64::from(*scale)).round_ties_even().clamp(i32::MIN.into(), i32::MAX.into()) as i32
-            };
-            let bytes: Vec<u8> = bias.iter().zip(&scales).flat_map(|pair| whole(pair).to_le_bytes()).collect();
-            let axis = bias_dims.len() - 1;
-            let stored = Stored {
-                base: format!("{}_bias", layer.name),
-                data_type: DataType::Int32,
-                dims: bias_dims,
-                bytes: bytes.into(),
-            };
-            dequantised(net, stored, &scales, Some(axis), before)
-        }
-        None => net.store(&format!("{}_bias", layer.name), DataType::Float, &bias_dims, float_bytes(&bias)),
-    };
-    let inputs = &mut net.graph_mut().node[node].input;
-    inputs.resize(inputs.len().max(position + 1), String::new());
-    inputs[position] = value;
+
+    /// Puts them in the place of what they were made of.
+    fn store(self, net: &mut Net, layer: &Layer, how: Int8, before: &mut Vec<NodeProto>) {
+        let Self { integers, scales, bias, bias_dims, input } = self;
+        let axis = (!how.per_tensor).then_some(layer.out_axis);
+        let dims: Vec<i64> = layer.dims.iter().map(|size| *size as i64).collect();
+        let bytes: Bytes = integers.iter().map(|integer| *integer as u8).collect::<Vec<u8>>().into();
+        let stored = Stored { base: layer.weight.clone(), data_type: DataType::Int8, dims, bytes };
+        let weight = dequantised(net, stored, &scales, axis, before);
+        net.graph_mut().node[layer.node].input[1] = weight;
+        let Some(bias) = bias else { return };
+        let (node, position) = layer.bias.as_ref().map_or((layer.node, 2), |bias| (bias.node, bias.position));
+        let value = match input {
+            // As an integer kernel adds it: in steps of the products.
+            Some(input) => {
+                let scales: Vec<f32> =
+                    (0..bias.len()).map(|out| input.scale * scales[if how.per_tensor { 0 } else { out }]).collect();
+                let whole = |(bias, scale): (&f32, &f32)| {
+                    (f64::from(*bias) / f64::from(*scale)).round_ties_even().clamp(i32::MIN.into(), i32::MAX.into())
+                        as i32
+                };
+                let bytes: Vec<u8> = bias.iter().zip(&scales).flat_map(|pair| whole(pair).to_le_bytes()).collect();
+                let axis = bias_dims.len() - 1;
+                let stored = Stored {
+                    base: format!("{}_bias", layer.name),
+                    data_type: DataType::Int32,
+                    dims: bias_dims,
+                    bytes: bytes.into(),
+                };
+                dequantised(net, stored, &scales, Some(axis), before)
+            }
+            None => net.store(&format!("{}_bias", layer.name), DataType::Float, &bias_dims, float_bytes(&bias)),
+        };
+        let inputs = &mut net.graph_mut().node[node].input;
+        inputs.resize(inputs.len().max(position + 1), String::new());
+        inputs[position] = value;
+    }
 }
 
 /// Integers to store.
