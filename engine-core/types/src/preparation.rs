@@ -10,7 +10,7 @@ use std::fmt;
 /// Backend of the toolchains by which agents say that they prepare models, and in which version.
 pub const PREPARER: &str = "precision";
 /// Rises when the same model, data and options come to another prepared model than before.
-pub const PREPARER_REVISION: u32 = 4;
+pub const PREPARER_REVISION: u32 = 5;
 /// Most files of calibration data of one preparation.
 pub const DATA_FILES_MAX: usize = 1_024;
 /// Most layers that one preparation keeps by name, and the longest name.
