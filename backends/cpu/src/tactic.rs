@@ -118,7 +118,7 @@ impl Tuner<'_> {
             } else {
                 let key = self.cache.key(&signature(step), &tactics);
                 // What was timed at length is taken for all; what was timed briefly, for nobody who has more time.
-                let brief = (self.effort != Effort::FULL).then(|| format!("{key} {:?}", self.effort));
+                let brief = (self.effort != Effort::FULL).then(|| format!("{key} timed briefly"));
                 match self.cache.get(&key, brief.as_deref()) {
                     Some(known) => known,
                     None => {

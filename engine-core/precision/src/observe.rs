@@ -427,7 +427,7 @@ mod tests {
         let wanted = BTreeMap::from([("x".to_owned(), Some(1)), ("y".to_owned(), None), ("in".to_owned(), None)]);
         let number = |run: usize, at: usize| ((at * 7 + run * 13) % 101) as f32 - 40.0;
         let mut memory = vec![0.0_f32; 4 * 1024];
-        let mut write = |run: usize, value: usize, memory: &mut Vec<f32>| {
+        let write = |run: usize, value: usize, memory: &mut [f32]| {
             memory.iter_mut().enumerate().for_each(|(at, to)| *to = number(run + 10 * value, at));
         };
         let inputs = |run: usize| {
