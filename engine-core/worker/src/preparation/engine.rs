@@ -62,6 +62,15 @@ impl Events for Silent {
     fn log(&self, _: &str) {}
 }
 
+/// What an engine is for.
+#[derive(Clone, Copy, Debug)]
+enum For {
+    /// To run so often, by lending.
+    Runs(usize),
+    /// To tell what its steps take: as quick as one that is kept.
+    Times,
+}
+
 /// A loaded engine, and the folder that its plan lies in.
 struct Loaded {
     meter: Box<dyn Meter>,
@@ -100,7 +109,7 @@ impl Runner for EngineRunner<'_> {
         watched: &BTreeSet<String>,
         runs: usize,
     ) -> Result<Box<dyn Session>, PrecisionError> {
-        match self.load(model, profile, watched, runs) {
+        match self.load(model, profile, watched, For::Runs(runs)) {
             Ok(loaded) => Ok(Box::new(loaded)),
             Err(error) => {
                 tracing::debug!(%error, "no engine for this model: running it with the reference");
@@ -115,7 +124,7 @@ impl Runner for EngineRunner<'_> {
         profile: Option<&OptimizationProfile>,
         inputs: &NamedTensors,
     ) -> Option<BTreeMap<String, f64>> {
-        let mut loaded = self.load(model, profile, &BTreeSet::new(), MANY_RUNS).ok()?;
+        let mut loaded = self.load(model, profile, &BTreeSet::new(), For::Times).ok()?;
         loaded.meter.bind(inputs).ok()?;
         let mut all = BTreeMap::new();
         for layer in loaded.meter.layers(TIMED_RUNS).ok()? {
@@ -133,7 +142,7 @@ impl EngineRunner<'_> {
         model: &Model,
         profile: Option<&OptimizationProfile>,
         watched: &BTreeSet<String>,
-        runs: usize,
+        wanted: For,
     ) -> Result<Loaded, PrecisionError> {
         let began = Instant::now();
         let failed = |message: String| PrecisionError::Run { message };
@@ -165,7 +174,10 @@ impl EngineRunner<'_> {
             threads: Some(self.device.threads),
             profiles: profile.into_iter().cloned().collect(),
             // Tactics are not timed for few runs.
-            optimization_level: OptimizationLevel(if runs >= MANY_RUNS { 2 } else { 0 }),
+            optimization_level: OptimizationLevel(match wanted {
+                For::Runs(runs) if runs < MANY_RUNS => 0,
+                For::Runs(_) | For::Times => 2,
+            }),
             ..BuildSpec::default()
         };
         let request = CompileRequest {
@@ -181,8 +193,13 @@ impl EngineRunner<'_> {
             calibration: None,
             plugins: Vec::new(),
         };
-        let passing = seen.keys().filter(|output| !outputs.contains(*output)).cloned().collect();
-        let plan = self.compiler.compile_lending(&request, &passing, &Silent, &Cancel::default());
+        let plan = match wanted {
+            For::Runs(_) => {
+                let passing = seen.keys().filter(|output| !outputs.contains(*output)).cloned().collect();
+                self.compiler.compile_lending(&request, &passing, &Silent, &Cancel::default())
+            }
+            For::Times => self.compiler.compile(&request, &Silent, &Cancel::default()),
+        };
         let plan = plan.map_err(|e| failed(e.message))?;
         let meter = self.compiler.load(&plan.path, &LoadOptions::default()).map_err(|e| failed(e.message))?;
         tracing::debug!(watched = seen.len(), build_s = began.elapsed().as_secs_f32(), "an engine runs the data");
@@ -264,5 +281,74 @@ fn turned(value: &str, output: &str, rank: usize) -> NodeProto {
         output: vec![output.to_owned()],
         attribute: vec![perm],
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_backend::CompiledPlan;
+    use planforge_onnx::proto::ModelProto;
+    use planforge_types::BackendError;
+    use std::{path::Path, sync::Mutex};
+
+    /// Compiles nothing, and remembers what it was asked for.
+    #[derive(Default)]
+    struct Asked(Mutex<Vec<&'static str>>);
+
+    impl Asked {
+        fn refuses(&self, what: &'static str) -> Result<CompiledPlan, BackendError> {
+            self.0.lock().unwrap().push(what);
+            Err(BackendError::model("it compiles nothing"))
+        }
+    }
+
+    impl Compiler for Asked {
+        fn backend(&self) -> &'static str {
+            "asked"
+        }
+
+        fn toolchains(&self, _: &DiscoveredDevice) -> Vec<Toolchain> {
+            vec![Toolchain { backend: "asked".into(), version: "1".into(), components: BTreeMap::new() }]
+        }
+
+        fn check(&self, _: &CompileRequest) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn compile(&self, _: &CompileRequest, _: &dyn Events, _: &Cancel) -> Result<CompiledPlan, BackendError> {
+            self.refuses("to be kept")
+        }
+
+        fn compile_lending(
+            &self,
+            _: &CompileRequest,
+            _: &BTreeSet<String>,
+            _: &dyn Events,
+            _: &Cancel,
+        ) -> Result<CompiledPlan, BackendError> {
+            self.refuses("to lend")
+        }
+
+        fn recognises(&self, _: &[u8]) -> bool {
+            false
+        }
+
+        fn load(&self, _: &Path, _: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
+            Err(BackendError::model("it loads nothing"))
+        }
+    }
+
+    #[test]
+    fn what_steps_take_is_told_of_an_engine_like_one_that_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        write::save(&path, &ModelProto { graph: Some(GraphProto::default()), ..ModelProto::default() }).unwrap();
+        let model = Model::open(&path).unwrap();
+        let compiler = Asked::default();
+        let runner = EngineRunner::here(&compiler).unwrap();
+        assert!(runner.node_us(&model, None, &NamedTensors::new()).is_none());
+        let _ = runner.open(&model, None, &BTreeSet::new(), MANY_RUNS);
+        assert_eq!(*compiler.0.lock().unwrap(), ["to be kept", "to lend"]);
     }
 }
