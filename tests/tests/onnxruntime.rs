@@ -156,12 +156,14 @@ fn native_and_onnxruntime_stand_side_by_side() {
     assert!(pair["differences"].to_string().contains("toolchain"), "{comparison}");
 }
 
-/// Both were measured and compared; where others kept the machine busy, that is what stands in the verdict's way.
+/// Both were measured and compared; where others kept the machine busy, that is what stands in the verdict's way: windows
+/// that were disturbed, or so few of them within the budget asked for.
 fn told_or_disturbed(pair: &Value) {
     let reason = text(pair, "reason");
     match text(pair, "verdict") {
         "cannot_tell" => {
-            assert!(["disturbed", "fast", "interval"].iter().any(|word| reason.contains(word)), "{pair:#}")
+            let known = ["disturbed", "equally fast", "is not known", "too few windows"];
+            assert!(known.iter().any(|words| reason.contains(words)), "{pair:#}")
         }
         _ => assert!(pair["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{pair:#}"),
     }
