@@ -9,13 +9,22 @@ use planforge_precision::{DataError, Document, Options, PrecisionError, Preparat
 use planforge_proto::ErrorCode;
 use planforge_types::{Digest, DigestWriter, NamedTensors, durable};
 use planforge_worker::preparation::{self as work, ArraysError};
-use std::path::{Path, PathBuf};
+use std::{
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    thread,
+};
 
 /// The arrays of an archive, or of every archive of a folder, one after the other along the first axis; and their digests.
 pub fn arrays(path: &Path) -> Result<(NamedTensors, Vec<Digest>), Failure> {
     let files = archives(path)?;
-    let digests = files.iter().map(|file| digest_of(file)).collect::<Result<Vec<_>, _>>()?;
-    let arrays = work::arrays(&files).map_err(|error| match error {
+    let (digests, arrays) = thread::scope(|scope| {
+        let digests = scope.spawn(|| files.iter().map(|file| digest_of(file)).collect::<Result<Vec<_>, _>>());
+        let arrays = work::arrays(&files);
+        (digests.join().unwrap_or_else(|panic| resume_unwind(panic)), arrays)
+    });
+    let digests = digests?;
+    let arrays = arrays.map_err(|error| match error {
         ArraysError::Archive(error) => error.into(),
         ArraysError::Data { error: ref inner, .. } => Failure::usage(error.to_string()).hint(inner.hint()),
     })?;

@@ -70,7 +70,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let mut meter = compiler.load(&args.plan, &options)?;
     let told = |error: DataError| Failure::usage(format!("{}: {error}", args.labelled.display())).hint(error.hint());
     let samples = Samples::fit(arrays, &meter.inputs()).map_err(told)?;
-    if samples.labels().is_none() {
+    if !samples.has_labels() {
         return Err(told(DataError::NoLabels { found }));
     }
     let first = meter.outputs().into_iter().next().map(|port| port.name);

@@ -96,7 +96,7 @@ impl<'a> Judge<'a> {
         runner: &'a dyn Runner,
     ) -> Result<Option<Self>, PrecisionError> {
         let Some(data) = judged.or(samples) else { return Ok(None) };
-        let whole = data.thinned(if data.labels().is_some() { MOST_ROWS } else { FEW_ROWS });
+        let whole = data.thinned(if data.has_labels() { MOST_ROWS } else { FEW_ROWS });
         let few = data.thinned(FEW_ROWS);
         let of_few = Truth::of(net, runner, &few)?;
         // As many rows are the same ones.

@@ -174,7 +174,7 @@ fn calibrate<'a>(
     // The rows of single layers, those that the whole is judged by besides, and all others.
     let (few, rest) = samples.parted(FEW_ROWS);
     let (more, rest) = match rest {
-        Some(rest) if samples.labels().is_some() && judge.is_none() => {
+        Some(rest) if samples.has_labels() && judge.is_none() => {
             let (more, rest) = rest.parted(MOST_ROWS - FEW_ROWS);
             (Some(more), rest)
         }

@@ -81,7 +81,7 @@ fn check(samples: Option<&Samples>, judged: Option<&Samples>, options: &Options)
         let Some(data) = judged.or(samples) else {
             return Err(PrecisionError::NoData { precision: "a budget".to_owned() });
         };
-        if matches!(options.budget, Some(Budget::AccuracyDrop(_))) && data.labels().is_none() {
+        if matches!(options.budget, Some(Budget::AccuracyDrop(_))) && !data.has_labels() {
             let found = data.inputs(0).into_keys().collect::<Vec<_>>().join(", ");
             return Err(DataError::NoLabels { found }.into());
         }

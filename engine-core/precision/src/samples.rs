@@ -1,6 +1,9 @@
 //! Rows of data, fitted to a model's inputs: what ranges are observed on, and what accuracy is measured on.
 
-use crate::error::{DataError, Finding};
+use crate::{
+    error::{DataError, Finding},
+    ranges::Extent,
+};
 use bytes::Bytes;
 use planforge_graph::ir::Tensor;
 use planforge_import::element_type;
@@ -9,6 +12,8 @@ use planforge_onnx::{
     proto::{TensorShapeProto, ValueInfoProto, tensor_shape_proto::dimension, type_proto},
 };
 use planforge_types::{DimRange, ElementType, HostTensor, NamedTensors, OptimizationProfile, Port};
+use rayon::prelude::*;
+use std::sync::Arc;
 
 /// Names an array of labels may have, first match first.
 const LABEL_NAMES: [&str; 4] = ["labels", "label", "targets", "y"];
@@ -19,13 +24,15 @@ pub const FEW_SAMPLES: usize = 100;
 /// A share of one label or one half of the data above this is one-sided.
 const ONE_SIDED: f64 = 0.9;
 
-/// Data cut to a model's inputs.
+/// Data cut to a model's inputs: all rows of it, or some.
 #[derive(Clone, Debug)]
 pub struct Samples {
-    /// By input, of the input's type; all have equally many rows, except where an input takes no rows.
-    arrays: Vec<(Port, HostTensor)>,
-    labels: Option<Vec<i64>>,
-    rows: usize,
+    /// By input, of the input's type; all have equally many rows.
+    arrays: Arc<Vec<(Port, HostTensor)>>,
+    /// Of all rows of the arrays.
+    labels: Option<Arc<Vec<i64>>>,
+    /// Which rows of the arrays these are.
+    rows: Vec<usize>,
     /// Rows of one execution.
     batch: usize,
 }
@@ -136,7 +143,12 @@ impl Samples {
                 rows,
             });
         }
-        let samples = Self { arrays: fitted, labels, rows, batch: batch.unwrap_or(1).max(1) };
+        let samples = Self {
+            arrays: Arc::new(fitted),
+            labels: labels.map(Arc::new),
+            rows: (0..rows).collect(),
+            batch: batch.unwrap_or(1).max(1),
+        };
         samples.check_numbers()?;
         Ok(samples)
     }
@@ -144,20 +156,17 @@ impl Samples {
     fn check_numbers(&self) -> Result<(), DataError> {
         let (mut constant, mut any_varies) = (None, false);
         for (port, array) in self.arrays.iter().filter(|(port, _)| is_float(port.element)) {
-            let bytes = array.bytes.len() / self.rows;
-            let (mut first, mut varies) = (None, false);
-            for (row, bytes) in array.bytes.chunks_exact(bytes.max(1)).enumerate() {
-                let tensor = Tensor::new(array.element, array.shape[1..].to_vec(), Bytes::copy_from_slice(bytes));
-                let values = tensor.map(|tensor| tensor.to_f64s()).unwrap_or_default();
-                if let Some(value) = values.iter().find(|value| !value.is_finite()) {
-                    return Err(DataError::NotFinite { array: port.name.clone(), row, value: *value });
-                }
-                first = first.or_else(|| values.first().copied());
-                varies |= values.iter().any(|value| Some(*value) != first);
+            let bytes = array.bytes.len() / array.shape[0];
+            let rows: Vec<Row> =
+                array.bytes.par_chunks_exact(bytes.max(1)).map(|bytes| Row::of(array.element, bytes)).collect();
+            if let Some((row, value)) =
+                rows.iter().enumerate().find_map(|(at, row)| row.not_finite.map(|value| (at, value)))
+            {
+                return Err(DataError::NotFinite { array: port.name.clone(), row, value });
             }
-            any_varies |= varies;
-            let same = first.map(|value| DataError::Constant { array: port.name.clone(), value });
-            constant = constant.or(same);
+            let Some(&Row { first, .. }) = rows.first() else { continue };
+            any_varies |= rows.iter().any(|row| row.varies || row.first != first);
+            constant = constant.or(Some(DataError::Constant { array: port.name.clone(), value: first }));
         }
         if any_varies {
             return Ok(());
@@ -168,29 +177,27 @@ impl Samples {
     /// What is doubtful about the data as something to calibrate on.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        if self.rows < FEW_SAMPLES {
-            let text =
-                format!("{} samples are few: ranges from fewer than {FEW_SAMPLES} are left to chance", self.rows);
+        let count = self.rows.len();
+        if count < FEW_SAMPLES {
+            let text = format!("{count} samples are few: ranges from fewer than {FEW_SAMPLES} are left to chance");
             findings.push(Finding::new("few-samples", text));
         }
         if let Some(labels) = &self.labels {
-            let mut sorted = labels.clone();
+            let mut sorted: Vec<i64> = self.rows.iter().map(|row| labels[*row]).collect();
             sorted.sort_unstable();
             let most = sorted.chunk_by(|a, b| a == b).max_by_key(|run| run.len()).unwrap_or_default();
-            if sorted.len() > 1 && most.len() as f64 > ONE_SIDED * self.rows as f64 {
-                let share = 100 * most.len() / self.rows;
+            if sorted.len() > 1 && most.len() as f64 > ONE_SIDED * count as f64 {
+                let share = 100 * most.len() / count;
                 let text = format!("the data is one-sided: {share} % of the samples have the label {}", most[0]);
                 findings.push(Finding::new("one-sided-data", text));
             }
         }
-        for (port, array) in &self.arrays {
-            let bytes = array.bytes.len() / self.rows;
-            let mut rows: Vec<&[u8]> = array.bytes.chunks_exact(bytes.max(1)).collect();
+        for (port, array) in self.arrays.iter() {
+            let mut rows: Vec<&[u8]> = self.rows.iter().map(|row| row_of(array, *row)).collect();
             rows.sort_unstable();
             let most = rows.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap_or(0);
-            if is_float(port.element) && self.rows > 1 && most as f64 > ONE_SIDED * self.rows as f64 {
-                let text =
-                    format!("the data is one-sided: {most} of {} rows of '{}' are the same", self.rows, port.name);
+            if is_float(port.element) && count > 1 && most as f64 > ONE_SIDED * count as f64 {
+                let text = format!("the data is one-sided: {most} of {count} rows of '{}' are the same", port.name);
                 findings.push(Finding::new("one-sided-data", text));
             }
         }
@@ -198,7 +205,7 @@ impl Samples {
     }
 
     pub fn rows(&self) -> usize {
-        self.rows
+        self.rows.len()
     }
 
     /// Rows of one execution.
@@ -208,16 +215,17 @@ impl Samples {
 
     /// How many executions take all rows.
     pub fn batches(&self) -> usize {
-        self.rows.div_ceil(self.batch)
+        self.rows.len().div_ceil(self.batch)
     }
 
-    pub fn labels(&self) -> Option<&[i64]> {
-        self.labels.as_deref()
+    /// Whether it says what is right of every row.
+    pub fn has_labels(&self) -> bool {
+        self.labels.is_some()
     }
 
     /// Every so many-th row, at most `most` of them: what is measured often is measured on these.
     pub fn thinned(&self, most: usize) -> Self {
-        if self.rows <= most.max(1) {
+        if self.rows.len() <= most.max(1) {
             return self.clone();
         }
         self.picked(&self.evenly(most.max(1)))
@@ -226,50 +234,35 @@ impl Samples {
     /// The same rows, and those that are left, if any. They are as many as fill whole executions.
     pub fn parted(&self, most: usize) -> (Self, Option<Self>) {
         let most = most.max(1).next_multiple_of(self.batch);
-        if self.rows <= most {
+        if self.rows.len() <= most {
             return (self.clone(), None);
         }
         let few = self.evenly(most);
-        let rest: Vec<usize> = (0..self.rows).filter(|row| few.binary_search(row).is_err()).collect();
+        let rest: Vec<usize> = (0..self.rows.len()).filter(|row| few.binary_search(row).is_err()).collect();
         (self.picked(&few), Some(self.picked(&rest)))
     }
 
-    /// These rows, and behind them others of the same arrays.
+    /// These rows, and behind them others of the same data.
     pub fn followed_by(&self, others: &Self) -> Self {
-        let join = |((port, array), (_, other)): (&(Port, HostTensor), &(Port, HostTensor))| {
-            let shape = [&[array.shape[0] + other.shape[0]], &array.shape[1..]].concat();
-            let bytes = [&array.bytes[..], &other.bytes].concat();
-            (port.clone(), HostTensor { element: array.element, shape, bytes })
-        };
-        let arrays = self.arrays.iter().zip(&others.arrays).map(join).collect();
-        let labels = self.labels.as_ref().zip(others.labels.as_ref()).map(|(a, b)| [&a[..], b].concat());
-        Self { arrays, labels, rows: self.rows + others.rows, batch: self.batch }
+        debug_assert!(Arc::ptr_eq(&self.arrays, &others.arrays), "rows of other data");
+        Self { rows: [&self.rows[..], &others.rows].concat(), ..self.clone() }
     }
 
     fn evenly(&self, count: usize) -> Vec<usize> {
-        (0..count).map(|at| at * self.rows / count).collect()
+        (0..count).map(|at| at * self.rows.len() / count).collect()
     }
 
-    /// Those rows.
+    /// Those of its rows.
     fn picked(&self, picked: &[usize]) -> Self {
-        let pick = |(port, array): &(Port, HostTensor)| {
-            let row = array.bytes.len() / self.rows;
-            let mut bytes = Vec::with_capacity(picked.len() * row);
-            picked.iter().for_each(|at| bytes.extend_from_slice(&array.bytes[at * row..][..row]));
-            let shape = [&[picked.len()], &array.shape[1..]].concat();
-            (port.clone(), HostTensor { element: array.element, shape, bytes })
-        };
-        let labels = self.labels.as_ref().map(|labels| picked.iter().map(|at| labels[*at]).collect());
-        Self { arrays: self.arrays.iter().map(pick).collect(), labels, rows: picked.len(), batch: self.batch }
+        Self { rows: picked.iter().map(|at| self.rows[*at]).collect(), ..self.clone() }
     }
 
     /// Inputs of one execution; a last batch that is not full repeats its last row.
     pub fn inputs(&self, index: usize) -> NamedTensors {
         let cut = |(port, array): &(Port, HostTensor)| {
-            let row = array.bytes.len() / self.rows;
-            let mut bytes = Vec::with_capacity(self.batch * row);
-            let rows = (index * self.batch..).take(self.batch).map(|at| at.min(self.rows - 1));
-            rows.for_each(|at| bytes.extend_from_slice(&array.bytes[at * row..][..row]));
+            let mut bytes = Vec::with_capacity(self.batch * array.bytes.len() / array.shape[0]);
+            let rows = (index * self.batch..).take(self.batch).map(|at| self.rows[at.min(self.rows.len() - 1)]);
+            rows.for_each(|row| bytes.extend_from_slice(row_of(array, row)));
             let shape = [&[self.batch], &array.shape[1..]].concat();
             (port.name.clone(), HostTensor { element: array.element, shape, bytes })
         };
@@ -278,7 +271,7 @@ impl Samples {
 
     /// Rows of execution `index` that count.
     pub fn rows_of(&self, index: usize) -> usize {
-        self.batch.min(self.rows - index * self.batch)
+        self.batch.min(self.rows.len() - index * self.batch)
     }
 
     /// The sizes that the data gives to dimensions that the model leaves open; `None` where it leaves none open.
@@ -309,8 +302,44 @@ impl Samples {
         if scores.shape.first() != Some(&self.batch) || classes < 2 || values.len() % self.batch != 0 {
             return Err(none());
         }
-        let rows = values.chunks_exact(classes).zip(&labels[index * self.batch..]);
-        Ok(rows.filter(|(scores, label)| is_among(scores, **label, top)).count())
+        let rows = values.chunks_exact(classes).zip(&self.rows[index * self.batch..]);
+        Ok(rows.filter(|(scores, row)| is_among(scores, labels[**row], top)).count())
+    }
+}
+
+/// The bytes of a row.
+fn row_of(array: &HostTensor, row: usize) -> &[u8] {
+    let bytes = array.bytes.len() / array.shape[0];
+    &array.bytes[row * bytes..][..bytes]
+}
+
+/// What is checked of a row of numbers.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    first: f64,
+    /// Not all of them are that.
+    varies: bool,
+    /// The first that is no number, or none that is finite.
+    not_finite: Option<f64>,
+}
+
+impl Row {
+    fn of(element: ElementType, bytes: &[u8]) -> Self {
+        if element == ElementType::F32
+            && let Ok(values) = bytemuck::try_cast_slice::<u8, f32>(bytes)
+        {
+            let Extent { min, max, count } = Extent::of(values);
+            if count == values.len() as u64 {
+                let first = values.first().copied().unwrap_or_default();
+                return Self { first: first.into(), varies: min != max, not_finite: None };
+            }
+        }
+        let count = bytes.len() / element.bytes();
+        let tensor = Tensor::new(element, vec![count], Bytes::copy_from_slice(bytes));
+        let values = tensor.map(|tensor| tensor.to_f64s()).unwrap_or_default();
+        let first = values.first().copied().unwrap_or_default();
+        let not_finite = values.iter().copied().find(|value| !value.is_finite());
+        Self { first, varies: values.iter().any(|value| *value != first), not_finite }
     }
 }
 

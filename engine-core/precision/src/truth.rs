@@ -156,13 +156,13 @@ impl Truth {
                     values.insert(name.clone(), counted(&tensor.shape, Seen::plain(name, tensor).in_order()));
                 }
             }
-            if samples.labels().is_some()
+            if samples.has_labels()
                 && let Some(scores) = outputs.get(&self.scores)
             {
                 correct += samples.correct(index, &self.scores, scores, 1)?;
             }
             all.push(values);
         }
-        Ok((all, samples.labels().map(|_| correct)))
+        Ok((all, samples.has_labels().then_some(correct)))
     }
 }
