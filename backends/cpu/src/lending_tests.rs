@@ -135,3 +135,31 @@ fn what_is_timed_briefly_serves_no_engine_that_is_kept_and_what_is_timed_at_leng
     assert_eq!(timed("at length first", false), (first, same));
     assert_eq!(timed("at length first", true), (0, LAYERS as u64));
 }
+
+#[test]
+fn of_most_kernels_a_brief_timing_tries_the_first_tactic_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = request(folder.path());
+    let spec = BuildSpec { optimization_level: OptimizationLevel(2), ..plain.spec };
+    let request = CompileRequest { spec, ..plain };
+    // How many tactics of each kernel were tried, by step.
+    let tried = |plan: planforge_backend::CompiledPlan| -> Vec<BTreeMap<String, usize>> {
+        let program = plan::read(&plan.path).unwrap().manifest.program;
+        let of = |tried: &[program::TimedTactic]| {
+            let mut counts = BTreeMap::new();
+            tried.iter().for_each(|timed| *counts.entry(timed.tactic.kernel.clone()).or_insert(0) += 1);
+            counts
+        };
+        program.steps.iter().filter(|step| !step.tried.is_empty()).map(|step| of(&step.tried)).collect()
+    };
+    let full = tried(CpuCompiler.compile(&request, &Silent, &Cancel::default()).unwrap());
+    let brief = CpuCompiler.compile_lending(&request, &BTreeSet::new(), &Silent, &Cancel::default()).unwrap();
+    let brief = tried(brief);
+    assert_eq!((full.len(), brief.len()), (LAYERS, LAYERS));
+    for (full, brief) in full.iter().zip(&brief) {
+        assert!(full.keys().eq(brief.keys()), "every kernel is tried: {full:?}, {brief:?}");
+        let beyond = brief.iter().filter(|(kernel, count)| **count < full[*kernel]);
+        assert_eq!(beyond.clone().count(), full.len().saturating_sub(2), "{full:?}, {brief:?}");
+        assert!(beyond.clone().all(|(_, count)| *count == 1), "{brief:?}");
+    }
+}

@@ -18,11 +18,13 @@ use bytes::Bytes;
 use planforge_backend::{Cancel, Events, stack::Places};
 use planforge_kernels_cpu::{gemm::Factors, isa::Isa, pool::ThreadPool};
 use planforge_passes::memory::{Lifetime, place};
-use std::{sync::Arc, time::Instant};
+use std::{ops::Range, sync::Arc, time::Instant};
 
 /// How long candidates are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effort {
+    /// Kernels of which more than the first candidate is timed: those whose first ones are the quickest.
+    kernels: usize,
     /// Runs of every candidate before the best are chosen; the quickest counts.
     screen_runs: usize,
     /// One that takes so many percent more than another is not run again.
@@ -35,10 +37,11 @@ pub(crate) struct Effort {
 
 impl Effort {
     /// For engines that are kept.
-    pub(crate) const FULL: Self = Self { screen_runs: 2, behind_percent: 100, finalists: 3, final_runs: 9 };
+    pub(crate) const FULL: Self =
+        Self { kernels: usize::MAX, screen_runs: 2, behind_percent: 100, finalists: 3, final_runs: 9 };
     /// For an engine that runs some hundred times: what is lost by a tactic that is not quite the best is less than what
     /// it would take to find that one.
-    pub(crate) const BRIEF: Self = Self { screen_runs: 2, behind_percent: 20, finalists: 2, final_runs: 4 };
+    pub(crate) const BRIEF: Self = Self { kernels: 2, screen_runs: 2, behind_percent: 20, finalists: 2, final_runs: 4 };
 }
 
 fn signature(draft: &DraftStep) -> Signature<'_> {
@@ -139,7 +142,7 @@ impl Tuner<'_> {
         Ok(())
     }
 
-    /// Times `tactics` of one step, fastest first in the result.
+    /// Times `tactics` of one step, fastest first in the result; those that are not worth a run are left out.
     fn time(&mut self, draft: &Draft, index: usize, tactics: Vec<Tactic>) -> Result<Vec<TimedTactic>, TuneError> {
         let step = &draft.steps[index];
         let mut names: Vec<&str> = tactics.iter().map(|tactic| tactic.kernel.as_str()).collect();
@@ -156,11 +159,12 @@ impl Tuner<'_> {
         let mut places = Places::default();
         let mut best_ns = vec![u64::MAX; tactics.len()];
         let mut quickest_ns = u64::MAX;
-        for (engine, own) in &mut engines {
-            for (position, &at) in own.iter().enumerate() {
+        let mut screen = |(engine, own): &mut (Engine, Vec<usize>), positions: Range<usize>| {
+            for position in positions {
                 if self.cancel.is_cancelled() {
                     return Err(TuneError::Cancelled);
                 }
+                let at = own[position];
                 for _ in 0..self.effort.screen_runs {
                     best_ns[at] = best_ns[at].min(run_ns(engine, position, &tactics[at], &mut places)?);
                     if best_ns[at] / (100 + self.effort.behind_percent) > quickest_ns / 100 {
@@ -169,6 +173,16 @@ impl Tuner<'_> {
                 }
                 quickest_ns = quickest_ns.min(best_ns[at]);
             }
+            Ok(own.first().map_or(u64::MAX, |&first| best_ns[first]))
+        };
+        let mut by_first = Vec::with_capacity(engines.len());
+        for (index, engine) in engines.iter_mut().enumerate() {
+            by_first.push((screen(engine, 0..1)?, index));
+        }
+        by_first.sort_unstable();
+        for &(_, index) in by_first.iter().take(self.effort.kernels) {
+            let count = engines[index].1.len();
+            screen(&mut engines[index], 1..count)?;
         }
         let mut order: Vec<usize> = (0..tactics.len()).collect();
         order.sort_by_key(|&at| (best_ns[at], at));
@@ -190,6 +204,7 @@ impl Tuner<'_> {
                 let quickest = samples[at].iter().min().copied();
                 (quickest.is_none(), TimedTactic { tactic, best_ns: quickest.or(Some(best_ns[at])) })
             })
+            .filter(|(_, timed)| timed.best_ns != Some(u64::MAX))
             .collect();
         // A tactic that was only screened never wins over one that was timed well.
         timed.sort_by_key(|(screened, timed)| (*screened, timed.best_ns));

@@ -57,11 +57,11 @@ impl Channels {
     fn add_rows(&mut self, values: &[f32]) {
         let mut largest = vec![0.0_f32; self.largest.len()];
         for row in values.chunks_exact(largest.len()) {
-            for ((largest, sum), value) in largest.iter_mut().zip(&mut self.sum).zip(row) {
+            for (largest, value) in largest.iter_mut().zip(row) {
                 let size = value.abs();
                 *largest = if size > *largest { size } else { *largest };
-                *sum += f64::from(*value);
             }
+            self.sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
         }
         self.largest.iter_mut().zip(largest).for_each(|(all, largest)| *all = all.max(largest.into()));
     }

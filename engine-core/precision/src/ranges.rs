@@ -15,7 +15,7 @@ pub const PERCENTILE: f64 = 0.9999;
 /// Values that are looked at, found their bins and counted before the next ones are: they stay near the processor.
 const TOGETHER: usize = 1024;
 /// Values that are looked at side by side.
-const LANES: usize = 8;
+const LANES: usize = 16;
 
 /// Between which values numbers lie, and how many of them are finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,16 +29,11 @@ impl Extent {
     pub fn of(values: &[f32]) -> Self {
         let mut of = Self { min: f32::INFINITY, max: f32::NEG_INFINITY, count: 0 };
         let (whole, rest) = values.as_chunks::<LANES>();
-        let (mut min, mut max, mut nothing) = ([of.min; LANES], [of.max; LANES], [0.0_f32; LANES]);
-        for values in whole {
-            for lane in 0..LANES {
-                let value = values[lane];
-                min[lane] = if value < min[lane] { value } else { min[lane] };
-                max[lane] = if value > max[lane] { value } else { max[lane] };
-                // Stays zero but for what is not finite.
-                nothing[lane] += value * 0.0;
-            }
-        }
+        // One after the other, each is a few instructions for many values; together they are not.
+        let min = by_lane(whole, of.min, |min, value| if value < min { value } else { min });
+        let max = by_lane(whole, of.max, |max, value| if value > max { value } else { max });
+        // Stays zero but for what is not finite.
+        let nothing = by_lane(whole, 0.0, |nothing, value| nothing + value * 0.0);
         if nothing == [0.0; LANES] {
             of.min = min.into_iter().fold(of.min, f32::min);
             of.max = max.into_iter().fold(of.max, f32::max);
@@ -62,6 +57,11 @@ impl Extent {
     }
 }
 
+/// What becomes of `first` with every value, side by side.
+fn by_lane(values: &[[f32; LANES]], first: f32, with: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
+    values.iter().fold([first; LANES], |all, values| std::array::from_fn(|lane| with(all[lane], values[lane])))
+}
+
 /// Numbers counted in equal bins around zero, which widen as larger numbers come.
 #[derive(Clone, Debug)]
 pub struct Histogram {
@@ -73,6 +73,20 @@ pub struct Histogram {
     pub count: u64,
     /// Numbers that are none, or infinite.
     pub not_finite: u64,
+}
+
+/// The bin of a finite number in units of bins, from −HALF to HALF; what is nearer to the next one than a thousandth may fall
+/// there.
+fn bin_of(value: f32) -> u32 {
+    // Between these two, floats have as many digits before the point as there are bins, and the same exponent: their first
+    // digits are the number of the bin.
+    const FIRST: f32 = (2 * HALF) as f32;
+    const LAST: f32 = f32::from_bits((2.0 * FIRST).to_bits() - 1);
+    const DIGITS_BEHIND: u32 = f32::MANTISSA_DIGITS - 1 - (2 * HALF).ilog2();
+    let at = value + (FIRST + HALF as f32);
+    let at = if at < LAST { at } else { LAST };
+    let at = if at > FIRST { at } else { FIRST };
+    (at.to_bits() >> DIGITS_BEHIND) % (2 * HALF) as u32
 }
 
 impl Default for Histogram {
@@ -116,13 +130,12 @@ impl Histogram {
                 }
                 continue;
             }
-            let mut places = [0u16; TOGETHER];
-            for (place, value) in places.iter_mut().zip(values) {
-                let bin = value * per_value + HALF as f32;
-                let last = (2 * HALF - 1) as f32;
-                *place = (if bin < last { bin } else { last }) as i32 as u16;
-            }
-            places[..values.len()].iter().for_each(|place| self.bins[usize::from(*place) % (2 * HALF)] += 1);
+            let mut places = [0u32; TOGETHER];
+            places.iter_mut().zip(values).for_each(|(place, value)| *place = bin_of(value * per_value));
+            places[..values.len()].iter().for_each(|place| {
+                let bin = &mut self.bins[*place as usize % (2 * HALF)];
+                *bin = bin.wrapping_add(1);
+            });
         }
         self.count += whole.count;
         self.not_finite += values.len() as u64 - whole.count;
@@ -268,6 +281,18 @@ mod tests {
             histogram.add(chunk);
         });
         histogram
+    }
+
+    #[test]
+    fn numbers_fall_into_the_bins_that_they_are_in() {
+        let half = HALF as f32;
+        assert_eq!([-half, 0.0, half].map(bin_of), [0, HALF as u32, 2 * HALF as u32 - 1]);
+        // What is nearly one too much for the last bin, or too little for the first, is in it.
+        assert_eq!([-half - 0.01, half + 0.01].map(bin_of), [0, 2 * HALF as u32 - 1]);
+        for at in -100 * HALF as i64..100 * HALF as i64 {
+            let value = (at as f64 + 0.5) / 100.0;
+            assert_eq!(f64::from(bin_of(value as f32)), value.floor() + HALF as f64, "{value}");
+        }
     }
 
     #[test]

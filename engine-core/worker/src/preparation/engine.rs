@@ -202,7 +202,8 @@ impl EngineRunner<'_> {
         };
         let plan = plan.map_err(|e| failed(e.message))?;
         let meter = self.compiler.load(&plan.path, &LoadOptions::default()).map_err(|e| failed(e.message))?;
-        tracing::debug!(watched = seen.len(), build_s = began.elapsed().as_secs_f32(), "an engine runs the data");
+        let (build_s, tuning_s) = (began.elapsed().as_secs_f32(), &plan.facts["tuning_seconds"]);
+        tracing::debug!(watched = seen.len(), build_s, %tuning_s, "an engine runs the data");
         Ok(Loaded { meter, watched: seen, outputs, spent: Spent::default(), _folder: folder })
     }
 }
