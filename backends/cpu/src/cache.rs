@@ -10,6 +10,7 @@ use super::{
 use planforge_types::{Digest, durable};
 use serde::{Deserialize, Serialize};
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
@@ -28,7 +29,7 @@ struct Kept {
 /// What decides a tactic besides the machine.
 #[derive(Debug, Serialize)]
 pub(crate) struct Signature<'a> {
-    pub kind: &'a StepKind,
+    pub kind: Cow<'a, StepKind>,
     pub bias: bool,
     pub residual: bool,
 }

@@ -49,6 +49,8 @@ mod operators;
 mod plan;
 mod program;
 #[cfg(test)]
+mod quantized_attention_tests;
+#[cfg(test)]
 mod quantized_tests;
 mod rates;
 mod shapes;
@@ -86,4 +88,4 @@ pub(crate) const TARGET: planforge_passes::Target = planforge_passes::Target {
 };
 
 /// Raised whenever the same input would give another plan; `golden_tests` holds it to that.
-pub const COMPILER_REVISION: u32 = 10;
+pub const COMPILER_REVISION: u32 = 11;

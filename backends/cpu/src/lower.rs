@@ -28,7 +28,10 @@ use planforge_graph::{
     ir::{
         Binary, Conv, DefUse, ElementType, Graph, MatMul, Node, Op, Pool, PoolKind, ReduceKind, Tensor, Unary, ValueId,
     },
-    named::quantized::{CONV as INTEGER_CONV, PRODUCT as INTEGER_PRODUCT},
+    named::{
+        integer_attention::ATTENTION as INTEGER_ATTENTION,
+        quantized::{CONV as INTEGER_CONV, PRODUCT as INTEGER_PRODUCT},
+    },
 };
 use planforge_kernels_cpu::conv::TAP_CHANNELS_MAX;
 
@@ -292,6 +295,7 @@ impl Lowering<'_> {
             Op::Named(named) => match named.name.as_str() {
                 INTEGER_PRODUCT => self.integer_product(node, named)?,
                 INTEGER_CONV => self.integer_conv(node, named)?,
+                INTEGER_ATTENTION => self.integer_attention(node, named)?,
                 "trees" => self.trees(node, named)?,
                 "tree_classes" | "linear_classes" => self.classes(node, named)?,
                 "dft" => self.dft(node, named)?,

@@ -13,6 +13,7 @@ use planforge_kernels_cpu::{
     gemm::{AttentionShape, Factors, kernel_by_name},
 };
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Index of a buffer in its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -275,6 +276,31 @@ impl From<AttentionSizes> for AttentionShape {
     }
 }
 
+/// Numbers of attention over bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ByteAttention {
+    /// Of queries, keys and values: whether they are signed, and their zero points as they hold them.
+    pub signed: [bool; 3],
+    pub zeros: [u8; 3],
+    /// The keys of a head lie as (depth, keys).
+    pub turned: bool,
+    pub weights: WeightSteps,
+    /// By what the sums of weighted values are multiplied.
+    pub factor: f64,
+    /// Bytes or, [`SumsTo::Scaled`], floats.
+    pub to: SumsTo,
+}
+
+/// Steps of the weights that values are summed with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightSteps {
+    pub scale: f32,
+    pub zero: i32,
+    pub signed: bool,
+}
+
 /// What a pool gives; see the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -450,6 +476,9 @@ pub enum StepKind {
     IntegerDepthwise { shape: ImageShape, signed: bool, to: SumsTo },
     /// `[image of bytes]`: the largest of each window.
     IntegerPool { shape: ImageShape, signed: bool },
+    /// `[queries, keys, values, mask?]` of bytes, each head's rows one behind the other and heads behind one another; the
+    /// mask's strides are along image, head, query and key.
+    IntegerAttention { sizes: AttentionSizes, bytes: ByteAttention, mask: [usize; 4] },
     /// `[queries, keys, values, mask?]`; the mask's strides are along image, head, query and key.
     Attention { sizes: AttentionSizes, queries: HeadRows, keys: HeadRows, values: HeadRows, mask: [usize; 4] },
     /// `[image]`; `padded`: height and width up to which padding counts.
@@ -534,6 +563,7 @@ impl StepKind {
             Self::IntegerConv { .. } => "integer_conv",
             Self::IntegerDepthwise { .. } => "integer_depthwise",
             Self::IntegerPool { .. } => "integer_pool",
+            Self::IntegerAttention { .. } => "integer_attention",
             Self::Attention { .. } => "attention",
             Self::Pool { .. } => "pool",
             Self::GlobalMean { .. } => "global_mean",
@@ -571,16 +601,30 @@ impl StepKind {
                 | Self::BatchGemm { .. }
                 | Self::IntegerGemm { .. }
                 | Self::IntegerConv { .. }
+                | Self::IntegerAttention { .. }
                 | Self::Attention { .. }
                 | Self::Recurrent(_)
         )
+    }
+
+    /// The same as far as its time goes: numbers that do not change it are those of no model.
+    pub fn as_timed(&self) -> Cow<'_, Self> {
+        let Self::IntegerAttention { sizes, bytes, mask } = self else { return Cow::Borrowed(self) };
+        let weights = WeightSteps { scale: 1.0, zero: i32::from(bytes.weights.zero != 0), ..bytes.weights };
+        let to = match bytes.to {
+            SumsTo::Integers { .. } => SumsTo::Integers { zero: 0, low: 0, high: 0 },
+            other => other,
+        };
+        let zeros = bytes.zeros.map(|zero| u8::from(zero != 0));
+        let bytes = ByteAttention { zeros, weights, factor: 1.0, to, ..*bytes };
+        Cow::Owned(Self::IntegerAttention { sizes: AttentionSizes { scale: 1.0, ..*sizes }, bytes, mask: *mask })
     }
 
     /// How many inputs a tuned kind always has; behind them it may have one more, a residual or a mask.
     pub fn operands(&self) -> usize {
         match self {
             Self::BatchGemm { .. } => 2,
-            Self::Attention { .. } => 3,
+            Self::Attention { .. } | Self::IntegerAttention { .. } => 3,
             Self::IntegerGemm { .. } | Self::IntegerConv { .. } => 5,
             _ => 1,
         }
@@ -612,7 +656,7 @@ impl StepKind {
                 product(&[*rows, *columns, *depth])
             }
             Self::BatchGemm { rows, columns, depth, items, .. } => product(&[*rows, *columns, *depth, items.len()]),
-            Self::Attention { sizes: s, .. } => {
+            Self::Attention { sizes: s, .. } | Self::IntegerAttention { sizes: s, .. } => {
                 product(&[s.batch, s.heads, s.queries, s.keys, s.depth.saturating_add(s.value_depth)])
             }
             _ => 0,
@@ -659,6 +703,7 @@ impl Step {
             | StepKind::IntegerConv { .. }
             | StepKind::IntegerDepthwise { .. }
             | StepKind::IntegerPool { .. }
+            | StepKind::IntegerAttention { .. }
             | StepKind::Loops { element: I8 | U8, .. }
             | StepKind::Fold { element: I8 | U8, .. } => "int8",
             _ => self.tactic.as_ref().and_then(Tactic::factors).unwrap_or(Factors::F32).name(),

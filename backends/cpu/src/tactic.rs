@@ -46,7 +46,8 @@ impl Effort {
 
 fn signature(draft: &DraftStep) -> Signature<'_> {
     let kind = &draft.step.kind;
-    Signature { kind, bias: draft.bias.is_some(), residual: draft.step.inputs.len() > kind.operands() }
+    let residual = draft.step.inputs.len() > kind.operands();
+    Signature { kind: kind.as_timed(), bias: draft.bias.is_some(), residual }
 }
 
 /// How tactics are chosen.

@@ -189,15 +189,16 @@ pub fn apply(net: &mut Net, pairs: &[Pair], seen: &Observations) -> Vec<Evened> 
     changed
 }
 
-/// `factor`: by output and input channel.
-fn scale_weights(net: &mut Net, layer: &Layer, factor: impl Fn(usize, usize) -> f32) {
+/// Multiplies a layer's weights; `factor`: by output and input channel.
+pub fn scale_weights(net: &mut Net, layer: &Layer, factor: impl Fn(usize, usize) -> f32) {
     let Some(name) = net.own(layer.node, 1) else { return };
     let Some(mut values) = net.floats(&name) else { return };
     layer.each_weight(|at, out, channel| values[at] *= factor(out, channel));
     net.set_floats(&name, &values);
 }
 
-fn scale(net: &mut Net, node: usize, position: usize, factors: impl Iterator<Item = f32>) {
+/// Multiplies the stored values that a node reads there.
+pub fn scale(net: &mut Net, node: usize, position: usize, factors: impl Iterator<Item = f32>) {
     let Some(name) = net.own(node, position) else { return };
     let Some(mut values) = net.floats(&name) else { return };
     values.iter_mut().zip(factors).for_each(|(value, factor)| *value *= factor);

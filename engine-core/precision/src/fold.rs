@@ -1,8 +1,12 @@
-//! Puts a batch normalisation into the convolution before it, so that what is quantised is what runs.
+//! Puts a batch normalisation into the convolution before it, and what queries and keys of attention are multiplied by into
+//! the layers that make them, so that what is quantised is what runs.
 
 use crate::{
-    layers::layers,
-    net::{Net, int_attribute},
+    attention::{attentions, scaled_by_one_number},
+    equalize::{scale, scale_weights},
+    layers::{Layer, layers},
+    net::{Net, int_attribute, is_standard},
+    place::MOVES,
 };
 
 /// The `epsilon` of a normalisation that names none.
@@ -48,6 +52,66 @@ fn fold_one(net: &mut Net) -> Option<String> {
     net.graph_mut().node[layer.node].output[0] = output;
     net.graph_mut().node.remove(at);
     Some(name)
+}
+
+/// Lets layers that make queries and keys make what they are multiplied by, where nobody else reads them: between the layer
+/// and the product numbers are only moved then. Gives the names of the multiplications that went.
+pub fn attention_scales(net: &mut Net) -> Vec<String> {
+    let mut folded = Vec::new();
+    while let Some(one) = fold_scale(net) {
+        folded.push(one);
+    }
+    net.drop_unread();
+    folded
+}
+
+fn fold_scale(net: &mut Net) -> Option<String> {
+    let (readers, fixed, makers) = (net.readers(), net.fixed_names(), net.makers());
+    let nodes = &net.graph().node;
+    let layers = layers(net);
+    // What a layer gives, with its bias.
+    let made = |layer: &Layer| match &layer.bias {
+        Some(bias) if bias.node != layer.node => nodes[bias.node].output[0].clone(),
+        _ => layer.output.clone(),
+    };
+    let alone = |name: &str| readers.get(name).is_some_and(|all| all.len() == 1) && !fixed.contains(name);
+    let layer_behind = |value: &str| {
+        let mut value = value;
+        while alone(value) {
+            if let Some(layer) = layers.iter().find(|layer| made(layer) == value) {
+                return Some(layer).filter(|layer| made(layer) == layer.output || alone(&layer.output));
+            }
+            let node = makers.get(value).map(|at| &nodes[*at])?;
+            if !is_standard(&node.domain) || !MOVES.contains(&node.op_type.as_str()) || node.op_type == "MaxPool" {
+                return None;
+            }
+            value = &node.input[0];
+        }
+        None
+    };
+    let operands = attentions(net, &readers, &fixed).into_iter().flat_map(|of| [of.queries, of.keys]);
+    let (at, before, layer) = operands.filter(|value| alone(value)).find_map(|value| {
+        let at = *makers.get(value.as_str())?;
+        let before = scaled_by_one_number(net, &nodes[at])?;
+        Some((at, before.to_owned(), layer_behind(before)?.clone()))
+    })?;
+    let node = nodes[at].clone();
+    let by = node.input.iter().filter(|name| **name != before).find_map(|name| net.floats(name)?.first().copied())?;
+    let factor = if node.op_type == "Div" { by.recip() } else { by };
+    // Of a layer without a bias of its own, what is added is not known.
+    let own = net.graph().node[layer.node].input.get(2).is_none_or(|name| name.is_empty()) || layer.bias.is_some();
+    if !own || !factor.is_normal() {
+        return None;
+    }
+    scale_weights(net, &layer, |_, _| factor);
+    if let Some(bias) = &layer.bias {
+        scale(net, bias.node, bias.position, std::iter::repeat(factor));
+    }
+    let graph = net.graph_mut();
+    graph.node.remove(at);
+    let reads = graph.node.iter_mut().flat_map(|node| &mut node.input).filter(|input| **input == node.output[0]);
+    reads.for_each(|input| input.clone_from(&before));
+    Some(node.name)
 }
 
 /// Gives a convolution or product a bias of its own.

@@ -63,8 +63,11 @@ pub(crate) fn prepare(
     let samples = samples.ok_or_else(no_data)?;
     let net = &mut net;
     let before = net.clone();
-    let folded = fold::batch_norms(net);
+    let mut folded = fold::batch_norms(net);
     opset::raise(net, 13)?;
+    if options.target == Target::Cpu {
+        folded.extend(fold::attention_scales(net));
+    }
     let layers = layers(net);
     if layers.is_empty() {
         let why = "it has no convolution and no product with stored single-precision weights".to_owned();

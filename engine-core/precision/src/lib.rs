@@ -12,6 +12,7 @@
 //! | `observe`, `ranges` | what values were seen, histograms of them, and four ways to cut those |
 //! | `fold`, `equalize` | what makes a model easier to quantise and computes the same |
 //! | `int8`, `place`, `quantize` | int8: where, and with which scales |
+//! | `attention` | attention whose products may be made of integers |
 //! | `blocks` | weights alone, in groups |
 //! | `typed` | fp16 and bf16 with islands |
 //! | `budget` | which layers return so that no more is lost than allowed |
@@ -22,6 +23,7 @@
 //! Invariant: a model that nothing was lowered in computes the same numbers. What is measured is the model that is written,
 //! run as a file, never a stand-in for it.
 
+mod attention;
 mod blocks;
 mod budget;
 pub mod cache;

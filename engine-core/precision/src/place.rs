@@ -1,9 +1,11 @@
 //! Which values are quantised: where a backend computes in integers, and no further.
 
 use crate::{
+    attention::{Attention, attentions, scaled_by_one_number},
     layers::Layer,
     net::{Net, is_standard},
 };
+use planforge_onnx::proto::NodeProto;
 use planforge_types::preparation::Target;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +61,8 @@ impl Places {
 }
 
 /// Operators that only move numbers: what is quantised before them is so behind them.
-const MOVES: [&str; 8] = ["MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Slice"];
+pub const MOVES: [&str; 8] =
+    ["MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Slice"];
 /// Those that average: their result takes a scale of its own.
 const AVERAGES: [&str; 2] = ["AveragePool", "GlobalAveragePool"];
 
@@ -111,6 +114,17 @@ fn dense(net: &Net, layers: &[&Layer], target: Target, places: &mut Places) {
         places.add(&layer.input, None);
         results.insert(behind_activation(net, &readers, &fixed, &layer.output), layer);
     }
+    let attended = match target {
+        Target::Cpu => attended(net, (&readers, &fixed), &chosen, &results),
+        _ => Vec::new(),
+    };
+    let goes_through: BTreeSet<usize> = attended.iter().flat_map(|of| [of.scores, of.context]).collect();
+    let continues = |at: usize| goes_through.contains(&at) || continues(net, &chosen, at);
+    for of in &attended {
+        for value in [&of.queries, &of.keys, &of.values, &of.weights, &of.result] {
+            places.add(value, None);
+        }
+    }
     for (at, node) in net.graph().node.iter().enumerate() {
         let Some(output) = node.output.first().filter(|_| is_standard(&node.domain) && !chosen.contains(&at)) else {
             continue;
@@ -152,8 +166,7 @@ fn dense(net: &Net, layers: &[&Layer], target: Target, places: &mut Places) {
             && net.is_single(output)
             && node.output.len() == 1
         {
-            let goes_on =
-                readers.get(output.as_str()).is_some_and(|all| all.iter().any(|at| continues(net, &chosen, *at)));
+            let goes_on = readers.get(output.as_str()).is_some_and(|all| all.iter().any(|at| continues(*at)));
             if goes_on && !fixed.contains(output) {
                 places.add(&node.input[0], None);
                 places.add(output, None);
@@ -165,11 +178,52 @@ fn dense(net: &Net, layers: &[&Layer], target: Target, places: &mut Places) {
     }
     // What a layer gives is quantised where a fusion wants it: always behind convolutions, else where integers go on.
     for (value, layer) in results {
-        let goes_on = readers.get(value.as_str()).is_some_and(|all| all.iter().any(|at| continues(net, &chosen, *at)));
+        let goes_on = readers.get(value.as_str()).is_some_and(|all| all.iter().any(|at| continues(*at)));
         if !fixed.contains(&value) && (goes_on || layer.op_type == "Conv") {
             places.add(&value, None);
         }
     }
+}
+
+/// The attentions between layers that are integers: what they read was made by such layers, and what they give is read by
+/// one. Where a layer of them is not, neither are the products.
+fn attended(
+    net: &Net,
+    (readers, fixed): (&BTreeMap<&str, Vec<usize>>, &BTreeSet<String>),
+    chosen: &BTreeSet<usize>,
+    results: &BTreeMap<String, &Layer>,
+) -> Vec<Attention> {
+    let makers = net.makers();
+    let nodes = &net.graph().node;
+    let moved = |node: &NodeProto| is_standard(&node.domain) && MOVES.contains(&node.op_type.as_str());
+    let made = |value: &str| {
+        let mut value = value;
+        while !results.contains_key(value) {
+            let Some(node) = makers.get(value).map(|at| &nodes[*at]) else { return false };
+            value = match scaled_by_one_number(net, node) {
+                Some(before) => before,
+                None if moved(node) => &node.input[0],
+                None => return false,
+            };
+        }
+        true
+    };
+    let read = |value: &str| {
+        let mut value = value;
+        while let Some([at]) = readers.get(value).map(|all| &all[..]) {
+            if chosen.contains(at) {
+                return true;
+            }
+            if !moved(&nodes[*at]) || fixed.contains(value) {
+                return false;
+            }
+            value = &nodes[*at].output[0];
+        }
+        false
+    };
+    let mut all = attentions(net, readers, fixed);
+    all.retain(|of| [&of.queries, &of.keys, &of.values].into_iter().all(|value| made(value)) && read(&of.result));
+    all
 }
 
 /// Whether integers may go on through this node.

@@ -45,7 +45,7 @@ pub struct Preparation {
     /// Questions people ask of sizes and losses, answered.
     pub answers: Vec<String>,
     pub findings: Vec<Finding>,
-    /// Normalisations that went into the convolution before them.
+    /// Normalisations that went into the convolution before them, and what queries and keys were multiplied by.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub folded: Vec<String>,
     /// Layers whose channels were evened out.

@@ -101,3 +101,101 @@ fn a_cache_has_a_scale_for_an_input_that_an_activation_alone_reads() {
     assert_eq!(scales["c"], scales["y"], "what lies before an activation is cut as it cuts it");
     assert!(prepared(&model, Target::Cpu).scales.is_empty());
 }
+
+/// A layer of attention of two heads: products with weights before and behind it, with everything in pieces. Scores are
+/// divided by a number or, `before`, queries and keys multiplied by one.
+fn transformer(before: bool) -> Model {
+    let mut model = TestModel::new(17)
+        .input("x", &[1, 6, 8])
+        .floats("half", &[], &[0.5])
+        .floats("factor", &[1], &[1.3])
+        .longs("split", &[1, 6, 2, 4])
+        .longs("join", &[1, 6, 8]);
+    for (name, perm) in [("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])] {
+        let [weight, bias, product, sum, split] = ["w", "b", "p", "s", "r"].map(|part| format!("{name}.{part}"));
+        model = model
+            .floats(&weight, &[8, 8], &numbers(64))
+            .floats(&bias, &[8], &numbers(8))
+            .node("MatMul", &["x", &weight], &product, vec![])
+            .node("Add", &[&product, &bias], &sum, vec![])
+            .node("Reshape", &[&sum, "split"], &split, vec![])
+            .node("Transpose", &[&split], &format!("{name}.t"), vec![ints("perm", &perm)]);
+        let multiplied = before && name != "v";
+        model = match multiplied {
+            true => model.node("Mul", &[&format!("{name}.t"), "factor"], name, vec![]),
+            false => model.node("Identity", &[&format!("{name}.t")], name, vec![]),
+        };
+    }
+    model = model.node("MatMul", &["q", "k"], "scores", vec![]);
+    let scores = if before { "scores" } else { "scaled" };
+    if !before {
+        model = model.node("Div", &["scores", "half"], "scaled", vec![]);
+    }
+    model
+        .floats("o.w", &[8, 8], &numbers(64))
+        .node("Softmax", &[scores], "weights", vec![int("axis", -1)])
+        .node("MatMul", &["weights", "v"], "context", vec![])
+        .node("Transpose", &["context"], "turned", vec![ints("perm", &[0, 2, 1, 3])])
+        .node("Reshape", &["turned", "join"], "joined", vec![])
+        .node("MatMul", &["joined", "o.w"], "y", vec![])
+        .output("y")
+        .model()
+}
+
+fn attended(model: &Model, target: Target, keep: &[&str]) -> Prepared {
+    let bytes = numbers(30 * 48).iter().flat_map(|value| value.to_le_bytes()).collect();
+    let rows = HostTensor { element: ElementType::F32, shape: vec![30, 6, 8], bytes };
+    let samples = Samples::fit(NamedTensors::from([("x".to_owned(), rows)]), &ports(model)).unwrap();
+    let options =
+        Options { keep: keep.iter().map(|&name| name.to_owned()).collect(), ..Options::new(Kind::Int8, target) };
+    prepare(model, Some(&samples), None, &options, &Reference).unwrap()
+}
+
+#[test]
+fn what_queries_and_keys_are_multiplied_by_goes_into_the_layers_that_make_them() {
+    let muls = |target: Target| {
+        let prepared = attended(&transformer(true), target, &[]);
+        let loss = prepared.report.measured.as_ref().map(|measured| measured.relative_rms).unwrap();
+        assert!(loss < 0.1, "{loss}");
+        let graph = prepared.proto.graph.unwrap();
+        let count = graph.node.iter().filter(|node| node.op_type == "Mul").count();
+        let quantised = graph.node.iter().filter(|node| node.op_type == "QuantizeLinear");
+        (count, quantised.map(|node| node.input[0].clone()).collect::<Vec<_>>(), prepared.report.folded)
+    };
+    let (count, quantised, folded) = muls(Target::Cpu);
+    assert_eq!((count, folded), (0, vec!["make q".to_owned(), "make k".to_owned()]));
+    assert!(
+        ["q.s", "q.t", "k.t", "weights"].iter().all(|value| quantised.contains(&(*value).to_owned())),
+        "{quantised:?}"
+    );
+    let (count, _, folded) = muls(Target::Any);
+    assert_eq!((count, folded.len()), (2, 0));
+}
+
+#[test]
+fn attention_between_layers_of_integers_is_one_of_integers_for_our_engines() {
+    let quantised = |target: Target, keep: &[&str]| {
+        let prepared = attended(&transformer(false), target, keep);
+        let loss = prepared.report.measured.as_ref().map(|measured| measured.relative_rms).unwrap();
+        assert!(loss < 0.1, "{loss}");
+        let nodes = prepared.proto.graph.unwrap().node.into_iter();
+        nodes.filter(|node| node.op_type == "QuantizeLinear").map(|node| node.input[0].clone()).collect::<Vec<_>>()
+    };
+    let products = ["q", "k", "v", "weights", "context"].map(str::to_owned);
+    let whole = quantised(Target::Cpu, &[]);
+    assert!(products.iter().all(|value| whole.contains(value)), "{whole:?}");
+    // Numbers that are only moved keep the scale that they have.
+    assert!(
+        ["q.s", "q.r", "k.r", "turned", "joined"].iter().all(|value| whole.contains(&(*value).to_owned())),
+        "{whole:?}"
+    );
+    for target in [Target::Any, Target::OnnxRuntime, Target::TensorRt] {
+        let others = quantised(target, &[]);
+        assert!(!products.iter().any(|value| others.contains(value)), "{target:?}: {others:?}");
+    }
+    // With a layer beside it that stays single precision, or returns to it, the products do, too.
+    for kept in ["make k.p", "make y"] {
+        let rest = quantised(Target::Cpu, &[kept]);
+        assert!(!rest.contains(&"weights".to_owned()) && !rest.contains(&"scores".to_owned()), "{kept}: {rest:?}");
+    }
+}

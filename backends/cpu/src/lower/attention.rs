@@ -117,9 +117,16 @@ impl Lowering<'_> {
 
 /// Strides of a mask that is aligned with the scores at the right and repeats where its size is one.
 fn mask_strides(scores: &[usize; 4], mask: &[usize]) -> [usize; 4] {
+    let strides = aligned_strides(scores, mask);
+    std::array::from_fn(|axis| strides[axis])
+}
+
+/// The same for scores of any axes.
+pub(super) fn aligned_strides(scores: &[usize], mask: &[usize]) -> Vec<usize> {
     let strides = strides_of(mask);
-    std::array::from_fn(|axis| match (axis + mask.len()).checked_sub(scores.len()) {
+    let of = |axis: usize| match (axis + mask.len()).checked_sub(scores.len()) {
         Some(own) if mask[own] != 1 => strides[own],
         _ => 0,
-    })
+    };
+    (0..scores.len()).map(of).collect()
 }

@@ -1,14 +1,17 @@
 //! Products, convolutions and pools of 8-bit integers.
 
-use super::{Lowered, Lowering, image_shape};
+use super::{Lowered, Lowering, attention::aligned_strides, image_shape};
 use crate::{
     draft::{Role, WeightSource},
-    program::{BufferId, ImageShape, MovePart, StepKind, SumsTo},
+    program::{AttentionSizes, BufferId, ByteAttention, ImageShape, MovePart, StepKind, SumsTo, WeightSteps},
 };
 use bytes::Bytes;
 use planforge_graph::{
     ir::{ElementType, NamedOp, Node, Pool, PoolKind, Tensor, ValueId},
-    named::quantized::{conv_of, result_element},
+    named::{
+        integer_attention::how_of,
+        quantized::{DEPTH_MAX, conv_of, result_element},
+    },
 };
 use planforge_kernels_cpu::quantized::depthwise_weights;
 
@@ -158,6 +161,71 @@ impl Lowering<'_> {
             };
             (value - zero) as i16
         })
+    }
+
+    pub(super) fn integer_attention(&mut self, node: &Node, named: &NamedOp) -> Lowered<bool> {
+        let (Some(q), Some(k), Some(v), Some(factor)) = (node.input(0), node.input(1), node.input(2), node.input(4))
+        else {
+            return Ok(false);
+        };
+        let elements = [q, k, v].map(|id| self.graph.value(id).element);
+        let (Some(how), Some(factor)) = (how_of(named, elements), self.graph.constant(factor)) else {
+            return Ok(false);
+        };
+        let factor = factor.to_f64s()[0];
+        let (q_shape, v_shape) = (self.shape(q)?, self.shape(v)?);
+        let lead = q_shape.len() - 2;
+        let ([queries, depth], [keys, value_depth]) =
+            ([q_shape[lead], q_shape[lead + 1]], [v_shape[lead], v_shape[lead + 1]]);
+        if q_shape.contains(&0) || v_shape.contains(&0) || depth > DEPTH_MAX || keys > DEPTH_MAX {
+            return Ok(false);
+        }
+        // Without heads, every image has one: it has no axis that a mask could differ along.
+        let (batch, heads) = (q_shape[0], if lead == 2 { q_shape[1] } else { 1 });
+        let mask_strides = match node.input(3) {
+            Some(mask) => {
+                let scores = [&q_shape[..lead], &[queries, keys]].concat();
+                let strides = aligned_strides(&scores, &self.shape(mask)?);
+                if lead == 2 {
+                    [strides[0], strides[1], strides[2], strides[3]]
+                } else {
+                    [strides[0], 0, strides[1], strides[2]]
+                }
+            }
+            None => [0; 4],
+        };
+        let mut inputs = vec![Some(self.row(q)?), Some(self.row(k)?), Some(self.row(v)?)];
+        if let Some(mask) = node.input(3) {
+            inputs.push(Some(self.row(mask)?));
+        }
+        let to = match how.to {
+            Some(bytes) => {
+                let [low, high] = bytes.limits();
+                SumsTo::Integers { zero: bytes.zero, low, high }
+            }
+            None => SumsTo::Scaled,
+        };
+        let kind = StepKind::IntegerAttention {
+            sizes: AttentionSizes { batch, heads, queries, keys, depth, value_depth, scale: how.scale, guarded: false },
+            bytes: ByteAttention {
+                signed: elements.map(|element| element == ElementType::I8),
+                zeros: how.zeros,
+                turned: how.turned,
+                weights: WeightSteps {
+                    scale: how.weights.scale,
+                    zero: how.weights.bytes.zero,
+                    signed: how.weights.bytes.element == ElementType::I8,
+                },
+                factor,
+                to,
+            },
+            mask: mask_strides,
+        };
+        let output = node.outputs[0];
+        let buffer = self.temporary(output, "")?;
+        self.placed[output.index()].row = Some(buffer);
+        self.emit(&node.origins, kind, inputs, vec![buffer]);
+        Ok(true)
     }
 
     /// The largest byte of each window.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`products`] | products of matrices, one or a batch |
 //! | [`attention`] | attention |
+//! | [`integer_attention`] | attention over 8-bit integers |
 //! | [`images`] | convolutions and pools |
 //! | [`volumes`] | convolutions over volumes |
 //! | [`recurrent`] | RNN, GRU and LSTM |
@@ -29,6 +30,7 @@ mod checker;
 mod classes;
 mod fourier;
 mod images;
+mod integer_attention;
 mod lookups;
 mod loops;
 mod moves;
@@ -85,6 +87,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Prepared {
         StepKind::Attention { sizes, queries, keys, values, mask } => {
             attention::attention(check, sizes, [*queries, *keys, *values], *mask)
         }
+        StepKind::IntegerAttention { sizes, bytes, mask } => integer_attention::attention(check, sizes, bytes, *mask),
         StepKind::IntegerGemm { rows, columns, depth, signed, to } => {
             quantized::gemm(check, [*rows, *columns, *depth], *signed, *to)
         }
@@ -137,6 +140,7 @@ pub(crate) fn candidates(kind: &StepKind, isa: Isa, factors: Factors, threads: u
         .or_else(|| recurrent::candidates(kind, isa, threads))
         .or_else(|| attention::candidates(kind, isa))
         .or_else(|| quantized::candidates(kind, isa, threads))
+        .or_else(|| integer_attention::candidates(kind, isa))
         .unwrap_or_default()
 }
 

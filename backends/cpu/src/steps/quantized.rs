@@ -74,7 +74,7 @@ pub(super) fn packed_bytes(kind: &StepKind, kernel: &str) -> Option<u64> {
 }
 
 /// Looks up the kernel of the step's tactic, which must be one of the engine's level.
-fn blocking(check: &Checker<'_>) -> Result<Blocking, String> {
+pub(super) fn blocking(check: &Checker<'_>) -> Result<Blocking, String> {
     let (tactic, level) = (check.tactic()?, check.isa.level());
     let kernel = kernel_by_name(&tactic.kernel).ok_or_else(|| format!("there is no kernel {}", tactic.kernel))?;
     if !kernels(level).iter().any(|known| std::ptr::eq(*known, kernel)) {

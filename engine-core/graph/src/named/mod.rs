@@ -14,6 +14,7 @@ use crate::{
 mod bits;
 mod classes;
 mod einsum;
+pub mod integer_attention;
 mod labels;
 mod order;
 pub mod quantized;
@@ -49,6 +50,7 @@ const TABLES: &[&[Entry]] = &[
     bits::ENTRIES,
     classes::ENTRIES,
     einsum::ENTRIES,
+    integer_attention::ENTRIES,
     labels::ENTRIES,
     order::ENTRIES,
     quantized::ENTRIES,

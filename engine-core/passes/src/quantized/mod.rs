@@ -5,10 +5,12 @@
 //! MatMul(..) -> Cast -> Mul scale -> Add bias -> y` (as dynamically quantized models have it).
 //! After: `x -> integer_conv(w, zeros, bias, factor) -> y`.
 //!
-//! What only moves quantized numbers, or takes the largest of them, moves integers. Scales have to be known and positive,
+//! Attention between quantized values is one of integers. What only moves quantized numbers, or takes the largest of them,
+//! moves integers. Scales have to be known and positive,
 //! but for those of dynamically quantized rows; weights have to be stored as integers, and sums to stay within 32 bits.
 //! Everything else is left to the passes behind this one.
 
+mod attention;
 mod floats;
 mod integers;
 mod known;
@@ -40,6 +42,8 @@ pub fn run(graph: &mut Graph, changes: &mut Vec<String>) {
     products(graph, changes);
     dead::run(graph, &mut Vec::new());
     moves::run(graph, changes);
+    dead::run(graph, &mut Vec::new());
+    attention::run(graph, changes);
     dead::run(graph, &mut Vec::new());
 }
 

@@ -3,6 +3,7 @@
 mod caches;
 mod doubles;
 mod exported;
+mod integer_attention;
 mod joined_integers;
 mod merged_products;
 mod names;

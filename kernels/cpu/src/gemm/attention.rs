@@ -74,19 +74,31 @@ impl Attention<'_> {
         self.keys.check(times(batch, keys), times(heads, depth));
         self.values.check(times(batch, keys), value_width);
         assert_eq!(to, times(times(batch, queries), value_width), "the result is not as large as its shape");
-        if let Some(mask) = self.mask {
-            let last = [batch, heads, queries, keys]
-                .iter()
-                .zip(mask.strides)
-                .try_fold(0usize, |sum, (&size, stride)| size.saturating_sub(1).checked_mul(stride)?.checked_add(sum));
-            assert!(last.is_some_and(|last| last < mask.data.len()), "the mask is too short");
-        }
+        let covers = self.mask.is_none_or(|mask| mask.covers([batch, heads, queries, keys]));
+        assert!(covers, "the mask is too short");
     }
 
     /// Adds the mask to the scores of some queries of a head.
     fn add_mask(&self, image: usize, head: usize, first: usize, scores: &mut [f32]) {
-        let Some(Mask { data, strides }) = self.mask else { return };
-        let keys = self.shape.keys;
+        if let Some(mask) = self.mask {
+            mask.add_to([image, head, first], self.shape.keys, scores);
+        }
+    }
+}
+
+impl Mask<'_> {
+    /// Whether it reaches to the last of so many images, heads, queries and keys.
+    pub(crate) fn covers(&self, sizes: [usize; 4]) -> bool {
+        let last = sizes
+            .iter()
+            .zip(self.strides)
+            .try_fold(0usize, |sum, (&size, stride)| size.saturating_sub(1).checked_mul(stride)?.checked_add(sum));
+        last.is_some_and(|last| last < self.data.len())
+    }
+
+    /// Adds it to rows of scores: those of the head of an image from a query on.
+    pub(crate) fn add_to(&self, [image, head, first]: [usize; 3], keys: usize, scores: &mut [f32]) {
+        let Mask { data, strides } = self;
         for (row, line) in scores.chunks_exact_mut(keys).enumerate() {
             let at = image * strides[0] + head * strides[1] + (first + row) * strides[2];
             match strides[3] {

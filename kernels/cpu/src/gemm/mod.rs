@@ -179,6 +179,8 @@ struct ThreadScratch {
     columns: Vec<f32>,
     /// Rows of products of bytes.
     bytes: Vec<u8>,
+    /// What rows of bytes are multiplied by, where that is no weight, and rows that are made on the way.
+    panels: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -201,7 +203,8 @@ impl Workspace {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let of = |s: &ThreadScratch| {
-            s.pointers.0.capacity() * 8 + (s.rows.capacity() + s.columns.capacity()) * 4 + s.bytes.capacity()
+            let floats = s.rows.capacity() + s.columns.capacity();
+            s.pointers.0.capacity() * 8 + floats * 4 + s.bytes.capacity() + s.panels.capacity()
         };
         self.threads.iter().map(|s| of(&s.lock().unwrap_or_else(PoisonError::into_inner))).sum()
     }
@@ -214,6 +217,20 @@ impl Workspace {
     /// The memory of a thread that products of bytes use, whatever is in it.
     pub(crate) fn with_bytes<R>(&self, thread: usize, body: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         self.with(thread, |scratch| body(&mut scratch.bytes))
+    }
+
+    /// The memory of a thread for products of computed bytes: so many of panels, so many floats, and what
+    /// [`Workspace::with_bytes`] gives.
+    pub(crate) fn with_panels<R>(
+        &self,
+        thread: usize,
+        (bytes, floats): (usize, usize),
+        body: impl FnOnce(&mut [u8], &mut [f32], &mut Vec<u8>) -> R,
+    ) -> R {
+        self.with(thread, |scratch| {
+            let ThreadScratch { columns, bytes: rows, panels, .. } = scratch;
+            body(grow(panels, bytes, 0), grow(columns, floats, 0.0), rows)
+        })
     }
 }
 

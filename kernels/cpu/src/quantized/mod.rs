@@ -9,6 +9,7 @@
 //! | `finish` | from exact sums to integers or floats |
 //! | `depthwise`, `channels` | depthwise convolution; its sums in registers, per instruction set |
 //! | `window` | the largest of each window |
+//! | `attention` | attention whose operands and weights are bytes |
 //!
 //! Kernels multiply unsigned rows by signed columns. Signed rows and unsigned columns are moved by 128, with their zero
 //! points: `(a - z)` stays what it is. Zero points come in at the end, by the sums of columns (known when the weights are
@@ -16,6 +17,7 @@
 //!
 //! Invariant: every instruction set gives the same sums, bit for bit; nothing saturates on the way.
 
+mod attention;
 mod channels;
 mod depthwise;
 mod finish;
@@ -27,6 +29,7 @@ mod tests;
 mod tile;
 mod window;
 
+pub use attention::{Attention, AttentionSizes, Bytes, Steps, attention};
 pub use depthwise::{Depthwise, depthwise};
 pub use finish::{Finish, Output};
 pub use pack::{PackedSize, depthwise_weights, pack};

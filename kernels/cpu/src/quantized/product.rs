@@ -5,7 +5,7 @@ use super::{
     Finish, Kernel, Output, PackedSize, Rows,
     finish::{Panel, SharedOutput, Sums},
     flip, kernels,
-    tile::{TILE_MAX, Tile},
+    tile::{COLUMNS_MAX, TILE_MAX, Tile},
 };
 use crate::{
     gemm::{Place, Workspace, words_apart},
@@ -123,11 +123,11 @@ const LINE: usize = 64;
 struct SumsByLine([i32; TILE_MAX]);
 
 /// A part of the result in rows and columns.
-struct Block {
-    rows: std::ops::Range<usize>,
-    columns: std::ops::Range<usize>,
+pub(super) struct Block {
+    pub rows: std::ops::Range<usize>,
+    pub columns: std::ops::Range<usize>,
     /// Of every row, asked once: what is safe must not rest on rows that give another one later.
-    depth: usize,
+    pub depth: usize,
 }
 
 /// Computes one block on this thread.
@@ -136,7 +136,7 @@ struct Block {
 /// `to` holds the whole result at `place`, of which nobody else uses the block; its columns begin at a panel. `size` is that
 /// of the packed operand, and the machine runs the kernel.
 #[expect(clippy::too_many_arguments, reason = "a product has that many operands")]
-unsafe fn run_block(
+pub(super) unsafe fn run_block(
     isa: Isa,
     kernel: &Kernel,
     size: PackedSize,
@@ -206,8 +206,10 @@ unsafe fn run_block(
     for column in block.columns.clone().step_by(kernel.nr) {
         let columns = kernel.nr.min(block.columns.end - column);
         let mut panel = Panel::new(&product.finish, column, columns);
+        let mut zeros = [0i32; COLUMNS_MAX];
+        zeros[..columns].iter_mut().enumerate().for_each(|(at, of)| *of = column_zero(column + at));
         for (at, moved) in panel.moved[..columns].iter_mut().enumerate() {
-            let of_zeros = (depth as i32).wrapping_mul(zero).wrapping_mul(column_zero(column + at));
+            let of_zeros = (depth as i32).wrapping_mul(zero).wrapping_mul(zeros[at]);
             *moved = of_zeros.wrapping_sub(zero.wrapping_mul(column_sum(product.packed, size, column + at)));
         }
         let b = product.packed[column / kernel.nr * kernel.nr * steps * kernel.group..].as_ptr();
@@ -222,8 +224,8 @@ unsafe fn run_block(
                 for (row, sums) in sums.chunks_exact_mut(kernel.nr).take(tile_rows).enumerate() {
                     let of_row = &row_sums[4 * (first + row)..][..4];
                     let row_sum = i32::from_le_bytes([of_row[0], of_row[1], of_row[2], of_row[3]]);
-                    for (at, sum) in sums[..columns].iter_mut().enumerate() {
-                        *sum = sum.wrapping_sub(row_sum.wrapping_mul(column_zero(column + at)));
+                    for (sum, zero) in sums[..columns].iter_mut().zip(&zeros) {
+                        *sum = sum.wrapping_sub(row_sum.wrapping_mul(*zero));
                     }
                 }
             }
