@@ -40,7 +40,7 @@ struct Matched {
 }
 
 /// A product without anything added to it.
-fn bare(node: &Node) -> Option<MatMul> {
+pub fn bare(node: &Node) -> Option<MatMul> {
     let Op::MatMul(product) = node.op else { return None };
     let alone = node.input(2).is_none() && node.input(3).is_none() && product.epilogue.activation.is_none();
     (alone && !product.trans_a).then_some(product)

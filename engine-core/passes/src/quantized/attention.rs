@@ -5,13 +5,16 @@
 //! After: `q, k, v, mask -> integer_attention -> y`. Keys that were transposed for the product are no more.
 
 use super::{
-    super::edit::{Edit, Replacement, both_ways},
+    super::{
+        attention::bare,
+        edit::{Edit, Replacement, both_ways},
+    },
     floats::{Operand, operand, quantization},
     is_scale, is_short,
     known::Known,
 };
 use planforge_graph::{
-    ir::{Binary, ElementType, Graph, MatMul, NamedOp, Node, Op, Tensor, ValueId},
+    ir::{Binary, ElementType, Graph, NamedOp, Node, Op, Tensor, ValueId},
     named::integer_attention::ATTENTION,
     shape::broadcast,
 };
@@ -45,13 +48,6 @@ struct Matched {
     /// All its nodes but the last one.
     parts: Vec<usize>,
     last: usize,
-}
-
-/// A product of two values, without anything added to it.
-fn bare(node: &Node) -> Option<MatMul> {
-    let Op::MatMul(product) = node.op else { return None };
-    let alone = node.input(2).is_none() && node.input(3).is_none() && product.epilogue.activation.is_none();
-    (alone && !product.trans_a).then_some(product)
 }
 
 /// The node that makes a value which nobody else reads.
