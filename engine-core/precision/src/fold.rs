@@ -90,19 +90,19 @@ fn fold_scale(net: &mut Net) -> Option<String> {
         None
     };
     let operands = attentions(net, &readers, &fixed).into_iter().flat_map(|of| [of.queries, of.keys]);
-    let (at, before, layer) = operands.filter(|value| alone(value)).find_map(|value| {
+    let (at, before, layer, factor) = operands.filter(|value| alone(value)).find_map(|value| {
         let at = *makers.get(value.as_str())?;
-        let before = scaled_by_one_number(net, &nodes[at])?;
-        Some((at, before.to_owned(), layer_behind(before)?.clone()))
+        let node = &nodes[at];
+        let before = scaled_by_one_number(net, node)?;
+        let layer = layer_behind(before)?;
+        let by =
+            node.input.iter().filter(|name| *name != before).find_map(|name| net.floats(name)?.first().copied())?;
+        let factor = if node.op_type == "Div" { by.recip() } else { by };
+        // Of a layer without a bias of its own, what is added is not known.
+        let own = nodes[layer.node].input.get(2).is_none_or(|name| name.is_empty()) || layer.bias.is_some();
+        (own && factor.is_normal()).then(|| (at, before.to_owned(), layer.clone(), factor))
     })?;
     let node = nodes[at].clone();
-    let by = node.input.iter().filter(|name| **name != before).find_map(|name| net.floats(name)?.first().copied())?;
-    let factor = if node.op_type == "Div" { by.recip() } else { by };
-    // Of a layer without a bias of its own, what is added is not known.
-    let own = net.graph().node[layer.node].input.get(2).is_none_or(|name| name.is_empty()) || layer.bias.is_some();
-    if !own || !factor.is_normal() {
-        return None;
-    }
     scale_weights(net, &layer, |_, _| factor);
     if let Some(bias) = &layer.bias {
         scale(net, bias.node, bias.position, std::iter::repeat(factor));
