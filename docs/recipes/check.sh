@@ -1,7 +1,8 @@
 #!/bin/bash
 # Applies the recipes' patches to a copy of the tree, in target/, and compiles what comes of them: a recipe that names
 # other places than those that a thing takes fails here. Their own tests run, too. With `--applies` nothing is compiled,
-# which takes a second: that a patch no longer applies is seen before everything else is built.
+# which takes a second: that a patch no longer applies is seen before everything else is built. A patch has one line of
+# context (`git diff -U1`): it outlives what happens to lines that are not its neighbours.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD copy=$PWD/target/recipes target=${CARGO_TARGET_DIR:-$PWD/target}

@@ -1,7 +1,7 @@
 //! What ARCHITECTURE.md, CONTRIBUTING.md and README.md say of the sources is there.
 
 use crate::crates::root;
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, process::Command};
 
 fn page(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -56,6 +56,12 @@ fn every_path_that_the_pages_name_is_there() {
     }
     assert!(seen > 50, "only {seen} paths were looked at");
     assert!(missing.is_empty(), "named but not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn every_recipe_applies() {
+    let check = Command::new("bash").arg(root().join("docs/recipes/check.sh")).arg("--applies").output().expect("bash");
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
 }
 
 /// Names of everything that a file defines: functions, methods as `Type::method`, types, constants.
