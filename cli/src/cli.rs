@@ -251,6 +251,10 @@ pub enum Command {
     /// Run each step of a plan once; what reads a GPU's counters starts this
     #[command(hide = true)]
     RunSteps { plan: std::path::PathBuf, profile: usize },
+    #[cfg(feature = "local")]
+    /// Compile kernels that standard input brings; workers start this
+    #[command(hide = true)]
+    CompileKernels,
 }
 
 #[cfg(test)]

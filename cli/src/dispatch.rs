@@ -112,8 +112,8 @@ fn run_command(command: Command, context: &Context<'_>) -> Result<(), Failure> {
         #[cfg(feature = "local")]
         Command::Token(args) => context.block_on(token::run(context, args)),
         #[cfg(feature = "local")]
-        Command::Worker | Command::CheckDevice { .. } | Command::RunSteps { .. } => {
-            unreachable!("main runs what agents start")
+        Command::Worker | Command::CheckDevice { .. } | Command::RunSteps { .. } | Command::CompileKernels => {
+            unreachable!("main runs what agents and workers start")
         }
         Command::Completions(args) => completions::run(context, args, Cli::grammar()),
         Command::ManPages(args) => man_pages::run(args, Cli::grammar()),

@@ -82,7 +82,11 @@ mod times;
 mod traces;
 mod wait;
 
+#[cfg(feature = "local")]
+use planforge_kernels_cuda::compilers;
 use std::{ffi::OsString, process::ExitCode};
+#[cfg(feature = "local")]
+use std::{fmt::Display, io};
 
 /// Whether a command line that cannot be parsed asks for JSON. What stands behind `--` is none of ours.
 fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
@@ -111,6 +115,7 @@ pub fn main() -> ExitCode {
     #[cfg(feature = "local")]
     // A worker reads its order from standard input and nothing else: no settings of its user may change it.
     if let cli::Command::Worker = parsed.command {
+        std::env::current_exe().map(compilers::use_processes_of).unwrap_or_default();
         return planforge_agent::worker_main(backends::compilers(), &planforge_device::telemetry::for_device);
     }
     #[cfg(feature = "local")]
@@ -119,13 +124,11 @@ pub fn main() -> ExitCode {
     }
     #[cfg(feature = "local")]
     if let cli::Command::RunSteps { plan, profile } = &parsed.command {
-        return match planforge_cuda::meter::counters::run_steps(plan, *profile) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                printer::bare(&error.to_string());
-                ExitCode::FAILURE
-            }
-        };
+        return ended(planforge_cuda::meter::counters::run_steps(plan, *profile));
+    }
+    #[cfg(feature = "local")]
+    if let cli::Command::CompileKernels = parsed.command {
+        return ended(compilers::serve(io::stdin(), io::stdout()));
     }
     let printer = printer::Printer::new(parsed.global.json, parsed.global.quiet);
     match dispatch::dispatch(parsed, &printer) {
@@ -133,6 +136,18 @@ pub fn main() -> ExitCode {
         Err(failure) => {
             printer.failure(&failure);
             ExitCode::from(failure.exit_code)
+        }
+    }
+}
+
+/// How a process ends that others of this program start.
+#[cfg(feature = "local")]
+fn ended(result: Result<(), impl Display>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            printer::bare(&error.to_string());
+            ExitCode::FAILURE
         }
     }
 }

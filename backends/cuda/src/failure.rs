@@ -103,6 +103,9 @@ fn of_compiler(error: &CompileError) -> BackendError {
         }
         CompileError::Library { reason, .. } => of_library(error.to_string(), reason),
         CompileError::Missing(missing) => of_missing(missing),
+        CompileError::Process { .. } => {
+            infrastructure(error.to_string(), "see in the host's log whether something ends processes there")
+        }
         CompileError::TooLong { .. } | CompileError::Zero { .. } => {
             model(error.to_string(), "this is a fault of the compiler: report it with the model's structure")
         }

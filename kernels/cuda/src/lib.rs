@@ -5,6 +5,7 @@
 //! | [`libraries`] | where driver, NVRTC, cuBLASLt and cuDNN are, and what is missing |
 //! | `calls` | the functions of NVRTC, cuBLASLt and cuDNN, from the files that were chosen |
 //! | [`nvrtc`] | CUDA C++ to a cubin for one exact architecture, cached by everything that decides it |
+//! | [`compilers`] | the same in processes of their own, which do not wait for one another |
 //! | [`cubin`] | machine code that was checked: what a device loads |
 //! | [`device`] | one GPU: context, memory, streams, events, captured graphs |
 //! | [`check`] | whether a device can still be used |
@@ -18,6 +19,7 @@
 pub mod blaslt;
 mod calls;
 pub mod check;
+pub mod compilers;
 pub mod cubin;
 pub mod device;
 pub mod dnn;

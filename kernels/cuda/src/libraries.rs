@@ -70,7 +70,7 @@ pub struct Libraries {
 
 /// Proof that a library is loaded and complete; only [`Libraries`] makes one.
 macro_rules! token {
-    ($(#[$doc:meta])* $name:ident, $slot:ident) => {
+    ($(#[$doc:meta])* $name:ident, $slot:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
         pub struct $name(());
@@ -78,7 +78,7 @@ macro_rules! token {
         impl $name {
             /// The token, when the library can be used.
             pub fn get() -> Result<Self, Missing> {
-                libraries().$slot.clone().map(|_| Self(()))
+                $slot.clone().map(|_| Self(()))
             }
         }
     };
@@ -87,28 +87,34 @@ macro_rules! token {
 token!(
     /// The CUDA driver can be called.
     Driver,
-    driver
+    libraries().driver
 );
 token!(
     /// NVRTC can be called.
     Nvrtc,
-    nvrtc
+    nvrtc()
 );
 token!(
     /// cuBLASLt can be called.
     BlasLt,
-    blaslt
+    libraries().blaslt
 );
 token!(
     /// cuDNN can be called.
     Dnn,
-    dnn
+    libraries().dnn
 );
 
 /// The libraries of this process, opened at the first call.
 pub fn libraries() -> &'static Libraries {
     static LIBRARIES: OnceLock<Libraries> = OnceLock::new();
     LIBRARIES.get_or_init(|| Search::of_this_host().open_all())
+}
+
+/// NVRTC of this process, opened at the first call, by whatever asks for it: what only compiles opens no other library.
+pub fn nvrtc() -> &'static Result<Found, Missing> {
+    static SLOT: OnceLock<Slot> = OnceLock::new();
+    SLOT.get_or_init(|| Search::of_this_host().open_into(&NVRTC, calls::nvrtc::open))
 }
 
 /// What is known of one library.
@@ -239,17 +245,19 @@ impl Search {
     }
 
     fn open_all(&self) -> Libraries {
-        let open = |wanted, into: fn(&'static Library) -> Result<(), &'static str>| {
-            let (found, library) = self.open(wanted)?;
-            into(library).map_err(|symbol| Missing::Symbol { path: found.path.clone(), symbol })?;
-            Ok(found)
-        };
         Libraries {
             driver: self.open_driver(),
-            nvrtc: open(&NVRTC, calls::nvrtc::open),
-            blaslt: open(&BLASLT, calls::blaslt::open),
-            dnn: open(&DNN, calls::dnn::open),
+            nvrtc: nvrtc().clone(),
+            blaslt: self.open_into(&BLASLT, calls::blaslt::open),
+            dnn: self.open_into(&DNN, calls::dnn::open),
         }
+    }
+
+    /// Opens a library whose functions `into` takes.
+    fn open_into(&self, wanted: &Wanted, into: fn(&'static Library) -> Result<(), &'static str>) -> Slot {
+        let (found, library) = self.open(wanted)?;
+        into(library).map_err(|symbol| Missing::Symbol { path: found.path.clone(), symbol })?;
+        Ok(found)
     }
 
     /// The driver is called through bindings that open it once more, by the name without a version.
@@ -396,7 +404,7 @@ fn open_for_good(path: &Path) -> Result<&'static Library, String> {
 }
 
 /// Whether a dotted version is below another, by number.
-fn older(version: &str, least: &str) -> bool {
+pub(super) fn older(version: &str, least: &str) -> bool {
     version_parts(version) < version_parts(least)
 }
 

@@ -15,7 +15,10 @@ use crate::{
     source::{Source, source_digest},
     tune::{Effort, own_sources},
 };
-use planforge_kernels_cuda::nvrtc::{self, Arch};
+use planforge_kernels_cuda::{
+    compilers::Compilers,
+    nvrtc::{self, Arch},
+};
 use planforge_types::{
     Digest,
     fingerprint::{DeviceFingerprint, GpuFacts},
@@ -74,7 +77,7 @@ pub fn compile(
     arch: Arch,
     go_on: &(dyn Fn(usize) -> bool + Sync),
 ) -> Option<BTreeMap<Digest, Vec<u8>>> {
-    let done = AtomicUsize::new(0);
+    let (done, compilers) = (AtomicUsize::new(0), Compilers::here());
     let compiled: Vec<Option<(Digest, Vec<u8>)>> = sources
         .par_iter()
         .map(|(digest, source)| {
@@ -82,7 +85,7 @@ pub fn compile(
                 return None;
             }
             let source = nvrtc::Source { name: &source.name, text: &source.text, options: &[] };
-            match nvrtc::compile(source, arch) {
+            match compilers.compile(source, arch) {
                 Ok(compiled) => Some((*digest, compiled.bytes)),
                 Err(error) => {
                     tracing::debug!(%error, "a candidate does not compile");

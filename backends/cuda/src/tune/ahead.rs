@@ -11,7 +11,11 @@ use crate::{
     signature::signature,
     source::{Source, source_digest},
 };
-use planforge_kernels_cuda::dnn::{self, Engine, Pattern};
+use planforge_kernels_cuda::{
+    compilers::Compilers,
+    dnn::{self, Engine, Pattern},
+    nvrtc,
+};
 use planforge_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -163,7 +167,7 @@ pub fn compiled_engines(
 fn run(device: &Device, jobs: &[Job]) -> Vec<Done> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS).min(jobs.len());
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let (gpu, cubins) = (&device.gpu, device.cubin_cache());
+    let (gpu, cubins, compilers) = (&device.gpu, device.cubin_cache(), Compilers::here());
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -172,7 +176,8 @@ fn run(device: &Device, jobs: &[Job]) -> Vec<Done> {
                 while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = match job {
                         Job::Kernel(source) => {
-                            let code = cubins.compile(nvrtc_source(source), gpu.properties().arch);
+                            let compile = |source: nvrtc::Source<'_>, arch| compilers.compile(source, arch);
+                            let code = cubins.compile_by(nvrtc_source(source), gpu.properties().arch, compile);
                             code.map(|code| Done::Kernel { source: source_digest(source), code })
                                 .map_err(|error| error.to_string())
                         }

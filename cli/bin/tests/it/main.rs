@@ -5,6 +5,7 @@ mod credentials;
 mod errors;
 mod farm;
 mod help;
+mod kernels;
 mod lists;
 mod manners;
 mod many_jobs;

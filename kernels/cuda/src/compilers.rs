@@ -1,0 +1,249 @@
+//! Compiling in processes of their own, as many as are asked at a time.
+//!
+//! NVRTC parses one source at a time, however many threads ask it to compile, and most of what a small kernel takes is
+//! being parsed: threads wait for one another, processes do not. A process is this very program, started once more with
+//! [`COMMAND`]; it answers until its input ends, so that none outlives who asked.
+
+use super::nvrtc::{self, Arch, CompileError, Compiled, Source};
+use std::{
+    io::{self, BufReader, BufWriter, Read, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+/// The first argument of a program that is to [`serve`].
+pub const COMMAND: &str = "compile-kernels";
+
+/// The longest field of a message; sources and cubins stay far below.
+const MAX_FIELD_BYTES: u32 = 256 << 20;
+/// The most fields of a message, options among them.
+const MAX_FIELDS: u32 = 1 << 10;
+
+/// What the first field of an answer says the others are.
+const COMPILED: &[u8] = b"compiled";
+const REFUSED: &[u8] = b"refused";
+const FAILED: &[u8] = b"failed";
+
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// From now on [`Compilers::here`] start processes of `program`. Until somebody says so, this process compiles by itself.
+pub fn use_processes_of(program: PathBuf) {
+    // The first word stands.
+    let _ = PROGRAM.set(program);
+}
+
+/// Compiles for as many threads at a time as there are. Its processes end with it.
+#[derive(Debug)]
+pub struct Compilers {
+    program: Option<PathBuf>,
+    idle: Mutex<Vec<Process>>,
+}
+
+impl Compilers {
+    /// As this process was told to compile.
+    pub fn here() -> Self {
+        Self::of(PROGRAM.get().cloned())
+    }
+
+    /// Processes of a program that serves; `None`: this one.
+    pub fn of(program: Option<PathBuf>) -> Self {
+        Self { program, idle: Mutex::default() }
+    }
+
+    /// Compiles without any cache.
+    ///
+    /// # Errors
+    /// As [`nvrtc::compile`], and when the process ends without an answer: another one compiles the next source.
+    pub fn compile(&self, source: Source<'_>, arch: Arch) -> Result<Compiled, CompileError> {
+        let Some(program) = &self.program else { return nvrtc::compile(source, arch) };
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut process = match idle.map_or_else(|| Process::start(program), Ok) {
+            Ok(process) => process,
+            Err(error) => {
+                tracing::debug!(program = %program.display(), %error, "no process compiles");
+                return nvrtc::compile(source, arch);
+            }
+        };
+        match process.ask(source, arch) {
+            Ok(answer) => {
+                self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(process);
+                answer
+            }
+            Err(error) => Err(CompileError::Process { name: source.name.into(), reason: process.end(&error) }),
+        }
+    }
+}
+
+/// One that compiles.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    input: BufWriter<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(program: &Path) -> io::Result<Self> {
+        let mut child = Command::new(program).arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(input), Some(output)) => {
+                Ok(Self { child, input: BufWriter::new(input), output: BufReader::new(output) })
+            }
+            _ => Err(io::Error::other("it has no pipes")),
+        }
+    }
+
+    /// What it makes of a source; the outer error is one of the pipes.
+    fn ask(&mut self, source: Source<'_>, arch: Arch) -> io::Result<Result<Compiled, CompileError>> {
+        let arch_text = arch.to_string();
+        let mut fields = vec![arch_text.as_bytes(), source.name.as_bytes(), source.text.as_bytes()];
+        fields.extend(source.options.iter().map(|option| option.as_bytes()));
+        write_message(&mut self.input, &fields)?;
+        let answer = read_message(&mut self.output)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let name = source.name.to_owned();
+        match answer.iter().map(Vec::as_slice).collect::<Vec<_>>()[..] {
+            [COMPILED, log, bytes] => Ok(Ok(Compiled { bytes: bytes.to_vec(), log: text(log) })),
+            [REFUSED, log] => Ok(Err(CompileError::Source { name, arch, log: text(log), text: source.text.into() })),
+            [FAILED, reason] => Ok(Err(CompileError::Process { name, reason: text(reason) })),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it answers something else")),
+        }
+    }
+
+    /// Why it does not answer.
+    fn end(mut self, error: &io::Error) -> String {
+        if error.kind() == io::ErrorKind::InvalidData {
+            return error.to_string();
+        }
+        // Its end of a pipe is closed: it has ended, or is about to.
+        match self.child.wait() {
+            Ok(status) => format!("it ended without an answer ({status})"),
+            Err(_) => error.to_string(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed, and is only taken note of.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Compiles what it is sent until there is no more.
+///
+/// # Errors
+/// When a message is cut or none of ours, or nobody takes the answer.
+pub fn serve(input: impl Read, output: impl Write) -> io::Result<()> {
+    let (mut input, mut output) = (BufReader::new(input), BufWriter::new(output));
+    while let Some(fields) = read_message(&mut input)? {
+        let fields: Vec<String> = fields
+            .into_iter()
+            .map(|field| String::from_utf8(field).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
+            .collect::<Result<_, _>>()?;
+        let none_of_ours = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        let [arch, name, text, options @ ..] = fields.as_slice() else {
+            return Err(none_of_ours(format!("a message of {} fields", fields.len())));
+        };
+        let arch: Arch = arch.parse().map_err(|error| none_of_ours(format!("{error}")))?;
+        match nvrtc::compile(Source { name, text, options }, arch) {
+            Ok(done) => write_message(&mut output, &[COMPILED, done.log.as_bytes(), &done.bytes])?,
+            Err(CompileError::Source { log, .. }) => write_message(&mut output, &[REFUSED, log.as_bytes()])?,
+            Err(error) => write_message(&mut output, &[FAILED, error.to_string().as_bytes()])?,
+        }
+    }
+    Ok(())
+}
+
+/// Number of fields, then each behind its length, little-endian.
+fn write_message(output: &mut impl Write, fields: &[&[u8]]) -> io::Result<()> {
+    let count = |count: usize| u32::try_from(count).map_err(|_| io::Error::other("a message is too long"));
+    output.write_all(&count(fields.len())?.to_le_bytes())?;
+    for field in fields {
+        output.write_all(&count(field.len())?.to_le_bytes())?;
+        output.write_all(field)?;
+    }
+    output.flush()
+}
+
+/// `None` where the input ends ahead of a message.
+fn read_message(input: &mut impl Read) -> io::Result<Option<Vec<Vec<u8>>>> {
+    let mut first = [0; 4];
+    if input.read(&mut first[..1])? == 0 {
+        return Ok(None);
+    }
+    input.read_exact(&mut first[1..])?;
+    let number = |bytes: [u8; 4], most: u32| match u32::from_le_bytes(bytes) {
+        number if number <= most => Ok(number),
+        number => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{number} where at most {most} may stand"))),
+    };
+    let count = number(first, MAX_FIELDS)?;
+    let mut fields = Vec::new();
+    for _ in 0..count {
+        let mut length = [0; 4];
+        input.read_exact(&mut length)?;
+        let length = number(length, MAX_FIELD_BYTES)?;
+        let mut field = Vec::new();
+        // Grows with what comes, whatever the length says.
+        if input.take(length.into()).read_to_end(&mut field)? < length as usize {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        fields.push(field);
+    }
+    Ok(Some(fields))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_as_they_were_sent() {
+        let mut sent = Vec::new();
+        let messages: [&[&[u8]]; 3] = [&[b"sm_90a", b"", &[0; 70_000]], &[], &[b"x"]];
+        for message in messages {
+            write_message(&mut sent, message).unwrap();
+        }
+        let mut input = sent.as_slice();
+        for message in messages {
+            assert_eq!(read_message(&mut input).unwrap().unwrap(), message);
+        }
+        assert_eq!(read_message(&mut input).unwrap(), None);
+        for cut in [1, 3, 5, 9, 20, 70_000] {
+            assert_eq!(read_message(&mut &sent[..cut]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "{cut}");
+        }
+        assert_eq!(read_message(&mut &[255u8; 64][..]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn what_is_no_order_ends_it() {
+        let answers = |message: &[&[u8]]| {
+            let (mut sent, mut answer) = (Vec::new(), Vec::new());
+            write_message(&mut sent, message).unwrap();
+            (serve(sent.as_slice(), &mut answer).map_err(|error| error.kind()), answer)
+        };
+        let broken = Err(io::ErrorKind::InvalidData);
+        assert_eq!(answers(&[b"sm_90a", b"name"]), (broken, Vec::new()));
+        assert_eq!(answers(&[b"80", b"name", b""]), (broken, Vec::new()));
+        assert_eq!(answers(&[b"sm_80", b"name", b"\xff"]), (broken, Vec::new()));
+    }
+
+    /// Programs that are no compilers.
+    #[test]
+    fn a_process_that_does_not_answer_costs_its_source() {
+        let source = Source { name: "scale", text: "", options: &[] };
+        let arch = Arch::of_device(8, 0);
+        let said = |program: &str| {
+            let compilers = Compilers::of(Some(program.into()));
+            let error = compilers.compile(source, arch).unwrap_err();
+            assert!(compilers.idle.lock().unwrap().is_empty(), "{program} is not asked again");
+            error.to_string()
+        };
+        let ended = said("false");
+        assert!(ended.contains("kernel scale") && ended.contains("exit status: 1"), "{ended}");
+        let garbled = said("yes");
+        assert!(garbled.contains("at most"), "{garbled}");
+    }
+}
