@@ -25,7 +25,7 @@ const SMALL_KERNELS: usize = 100;
 /// Seconds that `threads` at a time take to have all of `texts` compiled.
 fn seconds(program: Option<PathBuf>, threads: usize, texts: &[String]) -> Result<f64, CompileError> {
     let (began, next, compilers) = (Instant::now(), AtomicUsize::new(0), Compilers::of(program));
-    let work = || {
+    let work = || -> Result<(), CompileError> {
         while let Some(text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
             compilers.compile(Source { name: "kernel", text, options: &[] }, Arch::of_device(9, 0))?;
         }
