@@ -411,16 +411,7 @@ impl Leader {
             let _ = answer.send(Ok(()));
         }
         for event in batch.events {
-            self.shared.last_event.fetch_max(event.seq, Ordering::Relaxed);
-            // Sending fails only when nobody watches any more.
-            if self.shared.page.receiver_count() > 0 {
-                let _ = self.shared.page.send(Arc::new(watch::message(&event, None)));
-            }
-            if let Some(durable) = &event.event {
-                self.shared.days.note(durable, &event.job);
-                traces::tell(durable, &event.job);
-            }
-            let _ = self.shared.events.send(Arc::new(event));
+            self.tell(event);
         }
         for (job, attempt, stored) in batch.closed {
             if stored {
@@ -429,6 +420,20 @@ impl Leader {
                 self.sealer.begin(job, attempt);
             }
         }
+    }
+
+    /// Tells who watches.
+    pub(super) fn tell(&self, event: LiveEvent) {
+        self.shared.last_event.fetch_max(event.seq, Ordering::Relaxed);
+        // Sending fails only when nobody watches any more.
+        if self.shared.page.receiver_count() > 0 {
+            let _ = self.shared.page.send(Arc::new(watch::message(&event, None)));
+        }
+        if let Some(durable) = &event.event {
+            self.shared.days.note(durable, &event.job);
+            traces::tell(durable, &event.job);
+        }
+        let _ = self.shared.events.send(Arc::new(event));
     }
 
     /// Looks what the store has under keys, beside the loop, and brings it in as an input. What cannot be read is asked for

@@ -1,13 +1,17 @@
 //! Loading the state anew: after the store refused a commit, and after the state broke its own rules. Whoever depended on
 //! what is thrown away is told so.
 
-use super::leader::{Batch, End, Leader, Message, core_config, session_of};
+use super::leader::{Batch, End, Leader, LiveEvent, Message, core_config, session_of};
 use crate::{
-    core::{SessionId, State},
-    store::StoreError,
+    core::{Job, JobId, SessionId, Snapshot, State},
+    store::{EventFilter, JobFilter, StoreError},
 };
 use planforge_proto::{ApiError, ErrorCode};
-use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 use tokio::sync::mpsc;
 
 /// Pause between tries to load the store after it refused a commit.
@@ -19,7 +23,7 @@ const BROKEN_WITHIN_MS: u64 = 60 * 60 * 1_000;
 const BROKEN_NAMED: usize = 3;
 
 impl Leader {
-    /// The store refused a commit: nothing of it holds, so the state is what the store says.
+    /// The store refused a commit, or nothing was heard of it: the state is what the store says.
     pub(super) async fn recover(
         &mut self,
         error: StoreError,
@@ -53,9 +57,9 @@ impl Leader {
         inbox: &mut mpsc::Receiver<Message>,
         sessions: &mut BTreeSet<SessionId>,
     ) -> Result<State, End> {
-        let snapshot = loop {
-            match self.store.load().await {
-                Ok(snapshot) => break snapshot,
+        let (snapshot, unheard) = loop {
+            match self.stored().await {
+                Ok(stored) => break stored,
                 // Waiting changes nothing about these.
                 Err(
                     error @ (StoreError::Corrupt { .. } | StoreError::Damaged { .. } | StoreError::NewerSchema { .. }),
@@ -74,7 +78,29 @@ impl Leader {
         let now = self.now();
         let state = State::new(core_config(&self.config), snapshot, now);
         tell_loaded(&state);
+        unheard.into_iter().for_each(|event| self.tell(event));
         Ok(state)
+    }
+
+    /// What the store has, and the events in it that were told to nobody: a commit may have been done although nothing was
+    /// heard of it. Jobs are as they stand now, as in every replay.
+    async fn stored(&self) -> Result<(Snapshot, Vec<LiveEvent>), StoreError> {
+        let snapshot = self.store.load().await?;
+        let after = self.shared.last_event.load(Ordering::Relaxed);
+        let limit = usize::try_from(snapshot.last_event.saturating_sub(after)).unwrap_or(usize::MAX);
+        if limit == 0 {
+            return Ok((snapshot, Vec::new()));
+        }
+        let events = self.store.events(EventFilter { after, limit, ..EventFilter::default() }).await?;
+        let ids: BTreeSet<JobId> = events.iter().map(|event| event.job.clone()).collect();
+        let filter = JobFilter { limit: ids.len(), ids: ids.into_iter().collect(), ..JobFilter::default() };
+        let jobs = self.store.jobs(filter).await?.into_iter().map(|job| (job.id.clone(), Arc::new(job)));
+        let jobs: BTreeMap<JobId, Arc<Job>> = jobs.collect();
+        let told = events.into_iter().filter_map(|event| {
+            let job = jobs.get(&event.job)?.clone();
+            Some(LiveEvent { seq: event.seq, event: Some(event), job })
+        });
+        Ok((snapshot, told.collect()))
     }
 
     /// The state broke its own rules: only the store is believed. Stops leading when it happens again and again.

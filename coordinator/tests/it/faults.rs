@@ -1,9 +1,10 @@
 //! What happens when the store refuses, over memory and over a database that is full.
 
 use crate::support::{DEADLINE, agent::Agent, blobs::MemBlobs, model, open, request, until_state};
+use futures::StreamExt as _;
 use planforge_coordinator::{
     auth::Actor,
-    store::{MemStore, SqliteStore, Store, StoreError},
+    store::{MemStore, SqliteStore, Store, StoreError, mem::Faults},
 };
 use planforge_proto::{
     ErrorCode,
@@ -42,6 +43,23 @@ async fn a_refused_commit_leaves_memory_and_store_alike() {
     let mut agent = Agent::connect(&farm, hello).await;
     assert!(agent.acknowledged().await.accepted);
     assert_eq!(until_state(&farm, &job.id, JobState::Succeeded).await.attempt, 1);
+}
+
+#[tokio::test]
+async fn who_watches_hears_of_a_commit_that_was_done_unheard() {
+    let blobs = MemBlobs::default();
+    let store = Arc::new(MemStore::new());
+    let farm = open(store.clone(), &blobs).await;
+    let mut events = farm.watch(&Actor::local(), v1::WatchJobsRequest::default()).await.unwrap();
+    farm.submit(&Actor::local(), request(model(&blobs, "first"))).await.unwrap();
+    assert_eq!(events.next().await.unwrap().unwrap().seq, 1);
+    let fault = StoreError::Failed { operation: "commit", detail: "the connection is gone".into() };
+    store.set_faults(Faults { unheard: Some(fault), ..Faults::default() });
+    farm.submit(&Actor::local(), request(model(&blobs, "second"))).await.unwrap_err();
+    let heard = tokio::time::timeout(DEADLINE, events.next()).await.expect("in time").unwrap().unwrap();
+    assert_eq!((heard.seq, heard.what.as_str()), (2, "submitted"));
+    assert_eq!(heard.job.unwrap().model.unwrap().name, "second");
+    assert_eq!(farm.stats().await.unwrap().last_event, 2);
 }
 
 /// Commits go in order: when one that is waited for is through, those before it are.

@@ -10,9 +10,11 @@ mod puppet;
 mod rpc;
 
 use crate::support::{blobs::MemBlobs, model};
+use futures::StreamExt as _;
 use planforge_coordinator::{
+    auth::Actor,
     farm::{Clock, Farm, FarmConfig},
-    store::{MemStore, StoreError, mem::Faults},
+    store::{MemStore, Store as _, StoreError, mem::Faults},
 };
 use planforge_proto::v1;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -55,6 +57,8 @@ struct World {
     /// Jobs that callers were told of.
     acknowledged: Arc<Mutex<BTreeMap<String, bool>>>,
     rescued: Arc<AtomicU64>,
+    /// The newest event that somebody who watches has heard of.
+    heard: Arc<AtomicU64>,
 }
 
 struct SimClock {
@@ -88,6 +92,7 @@ async fn coordinator(world: World, seed: u64, index: usize) -> turmoil::Result {
         tokio::select! {
             served = rpc::serve(farm.clone(), (Ipv4Addr::UNSPECIFIED, PORT)) => served?,
             () = watched(&farm, &world.rescued) => {}
+            () = heard(&farm, &world.heard) => {}
             () = async {
                 world.leads.lost(index).await;
                 tokio::time::sleep(UNAWARE).await;
@@ -102,6 +107,24 @@ async fn watched(farm: &Farm, rescued: &AtomicU64) {
     while let Ok(stats) = farm.stats().await {
         rescued.fetch_max(stats.rescued_wakeups, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+/// Watches for as long as it is let, and hears of every event once and in order.
+async fn heard(farm: &Farm, heard: &AtomicU64) {
+    loop {
+        let mut last = heard.load(Ordering::Relaxed);
+        let ask = v1::WatchJobsRequest { after_event: last, ..v1::WatchJobsRequest::default() };
+        if let Ok(mut events) = farm.watch(&Actor::local(), ask).await {
+            while let Some(Ok(event)) = events.next().await {
+                if event.what != "progress" {
+                    assert_eq!(event.seq, last + 1, "nobody who watches heard of what is between");
+                    last = event.seq;
+                    heard.fetch_max(last, Ordering::Relaxed);
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -142,6 +165,10 @@ async fn client(world: World, seed: u64) -> turmoil::Result {
     }
     let jobs: Vec<String> = world.acknowledged.lock().unwrap().keys().cloned().collect();
     while !farm.all_ended(&jobs).await {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    // Of the last end somebody hears without anything else having to happen.
+    while world.store.load().await?.last_event > world.heard.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     Ok(())

@@ -83,7 +83,10 @@ pub fn check_watch(world: &World, watched: &Path) {
             events.filter(|event| event["what"] != "progress").filter_map(|e| e["seq"].as_u64()).collect();
         match seen.iter().copied().eq(1..=stored) {
             true => Ok(()),
-            false => Err(format!("{} of {stored} events", seen.len())),
+            false => {
+                let missing: Vec<u64> = (1..=stored).filter(|seq| !seen.contains(seq)).collect();
+                Err(format!("{} of {stored} events, without {missing:?}", seen.len()))
+            }
         }
     });
     println!("{stored} events");
