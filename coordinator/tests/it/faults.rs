@@ -50,12 +50,14 @@ async fn who_watches_hears_of_a_commit_that_was_done_unheard() {
     let blobs = MemBlobs::default();
     let store = Arc::new(MemStore::new());
     let farm = open(store.clone(), &blobs).await;
+    // Without a device nothing but submissions happens.
+    let waiting = |name| v1::SubmitRequest { wait_for_device: true, ..request(model(&blobs, name)) };
     let mut events = farm.watch(&Actor::local(), v1::WatchJobsRequest::default()).await.unwrap();
-    farm.submit(&Actor::local(), request(model(&blobs, "first"))).await.unwrap();
+    farm.submit(&Actor::local(), waiting("first")).await.unwrap();
     assert_eq!(events.next().await.unwrap().unwrap().seq, 1);
     let fault = StoreError::Failed { operation: "commit", detail: "the connection is gone".into() };
     store.set_faults(Faults { unheard: Some(fault), ..Faults::default() });
-    farm.submit(&Actor::local(), request(model(&blobs, "second"))).await.unwrap_err();
+    farm.submit(&Actor::local(), waiting("second")).await.unwrap_err();
     let heard = tokio::time::timeout(DEADLINE, events.next()).await.expect("in time").unwrap().unwrap();
     assert_eq!((heard.seq, heard.what.as_str()), (2, "submitted"));
     assert_eq!(heard.job.unwrap().model.unwrap().name, "second");
