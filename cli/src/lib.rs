@@ -43,6 +43,8 @@ mod cli;
 #[cfg(feature = "local")]
 mod cloud;
 mod commands;
+#[cfg(feature = "local")]
+mod compile_kernels;
 mod context;
 mod credentials;
 mod declared;
@@ -84,9 +86,9 @@ mod wait;
 
 #[cfg(feature = "local")]
 use planforge_kernels_cuda::compilers;
-use std::{ffi::OsString, process::ExitCode};
 #[cfg(feature = "local")]
-use std::{fmt::Display, io};
+use std::fmt::Display;
+use std::{ffi::OsString, process::ExitCode};
 
 /// Whether a command line that cannot be parsed asks for JSON. What stands behind `--` is none of ours.
 fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
@@ -128,7 +130,7 @@ pub fn main() -> ExitCode {
     }
     #[cfg(feature = "local")]
     if let cli::Command::CompileKernels = parsed.command {
-        return ended(compilers::serve(io::stdin(), io::stdout()));
+        return ended(compile_kernels::serve());
     }
     let printer = printer::Printer::new(parsed.global.json, parsed.global.quiet);
     match dispatch::dispatch(parsed, &printer) {

@@ -270,10 +270,11 @@ fn shared_words_know_nothing_of_who_uses_them() {
 }
 
 /// Where a process's own standard output or error is used, and why. All else goes through the printer, which escapes.
-const WRITERS: [(&str, &str); 4] = [
+const WRITERS: [(&str, &str); 5] = [
     ("cli/src/printer.rs", "the printer"),
     ("cli/src/telemetry.rs", "log lines, whose fields are escaped"),
     ("cli/src/commands/login.rs", "reads a secret without an echo"),
+    ("cli/src/compile_kernels.rs", "machine code for the worker that asked"),
     ("agent/src/worker/mod.rs", "log lines and the worker's events"),
 ];
 
