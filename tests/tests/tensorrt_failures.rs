@@ -327,7 +327,7 @@ fn a_killed_agent_leaves_no_tool_behind_and_its_job_is_built_again() {
 #[test]
 fn a_flood_of_log_ends_neither_the_job_nor_the_memory() {
     let mut case = Case::start(HostLimits::default());
-    case.rules(vec![("flood", Phase::Build, None, Behaviour::HugeLog { bytes: 1 << 30 })]);
+    case.rules(vec![("flood", Phase::Build, None, Behaviour::HugeLog { bytes: 1 << 28 })]);
     let model = case.model("flood");
     let id = case.submit(&model);
     let job = case.farm.wait_ended(&id);
