@@ -1,9 +1,8 @@
 //! Compiling in processes of their own, as many as are asked at a time.
 //!
-//! NVRTC holds one lock for a part of each compilation, the parser's: a third of what a kernel of one line takes, a
-//! fourteenth of what the candidates for a MobileNet do on average. Threads wait for it where there are more of them than
-//! that; processes have one each. A process is this very program, started once more with [`COMMAND`]; it answers until its
-//! input ends, so that none outlives who asked.
+//! NVRTC holds one lock for a part of each compilation, the parser's: many threads wait for it, processes have one each. A
+//! process is this very program, started once more with [`COMMAND`]; it answers until its input ends, so that none outlives
+//! who asked.
 
 use super::nvrtc::{self, Arch, CompileError, Compiled, Source};
 use std::{

@@ -68,7 +68,7 @@ pub struct Libraries {
     pub dnn: Slot,
 }
 
-/// Proof that a library is loaded and complete; only [`Libraries`] makes one.
+/// Proof that a library is loaded and complete; only this module makes one.
 macro_rules! token {
     ($(#[$doc:meta])* $name:ident, $slot:expr) => {
         $(#[$doc])*

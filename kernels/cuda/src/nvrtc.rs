@@ -143,7 +143,7 @@ fn version() -> &'static str {
 
 fn all_options(options: &[String], arch: Arch, version: &str) -> Vec<String> {
     let mut all = vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-default-device".into()];
-    // Without declarations of textures and of the run-time's interface, which no kernel of ours uses: a fifth less to parse.
+    // Without declarations of textures and of the run-time's interface, which no kernel of ours uses: less to parse.
     if !libraries::older(version, MINIMAL_SINCE) {
         all.push("--minimal".into());
     }
