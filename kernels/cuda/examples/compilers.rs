@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p planforge-kernels-cuda --example compilers [FILE.cu ...]
 //!
-//! Without files a hundred kernels of one line each, of which parsing is nearly everything.
+//! Without files a hundred kernels of one line each, of which parsing is a large part.
 
 use planforge_kernels_cuda::{
     compilers::{COMMAND, Compilers, serve},

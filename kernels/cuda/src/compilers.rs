@@ -1,8 +1,8 @@
 //! Compiling in processes of their own, as many as are asked at a time.
 //!
-//! NVRTC holds one lock for a part of each compilation, the parser's: many threads wait for it, processes have one each. A
-//! process is this very program, started once more with [`COMMAND`]; it answers until its input ends, so that none outlives
-//! who asked.
+//! NVRTC holds one lock for a part of each compilation, the parser's: many threads wait for it, processes have one each.
+//! A process is this very program, started once more with [`COMMAND`]; it answers until its input ends, so that none
+//! outlives who asked.
 
 use super::nvrtc::{self, Arch, CompileError, Compiled, Source};
 use std::{
@@ -27,7 +27,7 @@ const FAILED: &[u8] = b"failed";
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// From now on [`Compilers::here`] start processes of `program`. Until somebody says so, this process compiles by itself.
+/// From now on [`Compilers::here`] start processes of `program`; until then this process compiles by itself.
 pub fn use_processes_of(program: PathBuf) {
     // The first word stands.
     let _ = PROGRAM.set(program);
