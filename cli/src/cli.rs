@@ -76,6 +76,9 @@ pub struct Global {
     /// GiB that this machine's agent keeps of models and timing caches [env: PLANFORGE_AGENT_CACHE]
     #[arg(long, global = true, value_name = "GIB", hide_short_help = true)]
     pub agent_cache: Option<String>,
+    /// Seconds that this machine's agent may measure one engine for, even where comparisons need more [env: PLANFORGE_MEASURE_BUDGET_S]
+    #[arg(long, global = true, value_name = "S", hide_short_help = true)]
+    pub measure_budget_s: Option<String>,
     /// Print one JSON object instead of tables
     #[arg(long, global = true)]
     pub json: bool,
@@ -104,6 +107,7 @@ impl Global {
             (Key::Ca, &self.ca),
             (Key::Data, &self.data),
             (Key::AgentCache, &self.agent_cache),
+            (Key::MeasureBudget, &self.measure_budget_s),
             (Key::Log, &self.log),
             (Key::LogFormat, &self.log_format),
         ];

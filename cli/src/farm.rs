@@ -54,7 +54,7 @@ impl Farm {
                 Ok(Self { client, local: None, _way: way })
             }
             Place::ThisMachine(data) => {
-                let local = Local::join(&data, need, context.settings.agent_cache_bytes()?).await?;
+                let local = Local::join(&data, need, context.settings.agent_bounds()?).await?;
                 Ok(Self { client: local.client().clone(), local: Some(local), _way: None })
             }
         }

@@ -1,6 +1,6 @@
 //! The small client has no farm of its own: commands go to a coordinator by URL.
 
-use crate::failure::Failure;
+use crate::{failure::Failure, settings::AgentBounds};
 use planforge_client::{Client, Endpoint};
 use planforge_types::Digest;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub enum Need {
 pub enum Local {}
 
 impl Local {
-    pub async fn join(_data: &Path, _need: Need, _agent_cache_bytes: Option<u64>) -> Result<Self, Failure> {
+    pub async fn join(_data: &Path, _need: Need, _bounds: AgentBounds) -> Result<Self, Failure> {
         Err(Failure::usage("this is the small client, which has no farm of its own: name a coordinator with --server")
             .hint("or install planforge whole, which builds on this machine too"))
     }

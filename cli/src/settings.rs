@@ -25,6 +25,9 @@ const CONFIG_MAX_BYTES: u64 = 1024 * 1024;
 /// Largest size of an agent's cache that is not a mistake.
 const AGENT_CACHE_MAX_GIB: f64 = 1_000_000.0;
 
+/// Longest measurement that is not a mistake: a day.
+const MEASURE_BUDGET_MAX_S: u64 = 86_400;
+
 /// Name of the user file in [`config_folder`].
 const USER_FILE: &str = "config.toml";
 
@@ -40,11 +43,21 @@ pub enum Key {
     AllowReadable,
     Data,
     AgentCache,
+    MeasureBudget,
     Skus,
     Store,
     Blobs,
     Log,
     LogFormat,
+}
+
+/// What this machine's agent was told to keep to; `None`: to what it usually does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentBounds {
+    /// Of what it keeps between jobs.
+    pub cache_bytes: Option<u64>,
+    /// Of measuring one engine, even where comparisons need more.
+    pub measure_budget_ms: Option<u64>,
 }
 
 /// What a setting's text means in a configuration file.
@@ -79,7 +92,7 @@ pub struct Setting {
 }
 
 /// The table.
-pub const SETTINGS: [Setting; 14] = [
+pub const SETTINGS: [Setting; 15] = [
     Setting {
         key: Key::Server,
         name: "server",
@@ -180,6 +193,18 @@ pub const SETTINGS: [Setting; 14] = [
         default: "8",
         help: "GiB that this machine's agent keeps of models and timing caches; the longest unused go",
         not_in_project: Some("pass --agent-cache GIB, set PLANFORGE_AGENT_CACHE, or write it into the user file"),
+    },
+    Setting {
+        key: Key::MeasureBudget,
+        name: "measure_budget_s",
+        env: "PLANFORGE_MEASURE_BUDGET_S",
+        flag: "--measure-budget-s",
+        kind: Kind::Text,
+        default: "20, or as long as comparisons need",
+        help: "seconds that this machine's agent may measure one engine for, even where comparisons need more",
+        not_in_project: Some(
+            "pass --measure-budget-s S, set PLANFORGE_MEASURE_BUDGET_S, or write it into the user file",
+        ),
     },
     Setting {
         key: Key::Skus,
@@ -320,14 +345,27 @@ impl Settings {
         self.get(key).map_or(Ok(false), is_on)
     }
 
-    /// Bytes that this machine's agent keeps between jobs; `None`: as many as it usually does.
-    pub fn agent_cache_bytes(&self) -> Result<Option<u64>, Failure> {
+    /// What this machine's agent was told to keep to.
+    pub fn agent_bounds(&self) -> Result<AgentBounds, Failure> {
+        Ok(AgentBounds { cache_bytes: self.agent_cache_bytes()?, measure_budget_ms: self.measure_budget_ms()? })
+    }
+
+    fn agent_cache_bytes(&self) -> Result<Option<u64>, Failure> {
         const GIB: f64 = (1_u64 << 30) as f64;
         let Some(text) = self.get(Key::AgentCache) else { return Ok(None) };
         match text.trim().parse::<f64>() {
             Ok(gib) if (0.0..=AGENT_CACHE_MAX_GIB).contains(&gib) => Ok(Some((gib * GIB) as u64)),
             _ => Err(Failure::usage(format!("'{text}' is no size of an agent's cache"))
                 .hint("say GiB as a number, such as 8 or 0.5")),
+        }
+    }
+
+    fn measure_budget_ms(&self) -> Result<Option<u64>, Failure> {
+        let Some(text) = self.get(Key::MeasureBudget) else { return Ok(None) };
+        match text.trim().parse::<u64>() {
+            Ok(asked_s) if (1..=MEASURE_BUDGET_MAX_S).contains(&asked_s) => Ok(Some(asked_s * 1000)),
+            _ => Err(Failure::usage(format!("'{text}' is no time to measure for"))
+                .hint(format!("say whole seconds from 1 to {MEASURE_BUDGET_MAX_S}"))),
         }
     }
 
@@ -589,6 +627,21 @@ mod tests {
         for bad in ["-1", "much", "NaN", "inf", ""] {
             assert_eq!(bytes(bad).unwrap_err().exit_code, 2, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_measurement_takes_whole_seconds() {
+        let budget_ms = |text| {
+            let layer = layer(&[(Key::MeasureBudget, text)]);
+            let settings = Settings::layered(layer, Layer::new(), Layer::new(), Layer::new());
+            settings.agent_bounds().map(|bounds| bounds.measure_budget_ms)
+        };
+        assert_eq!(budget_ms("1").unwrap(), Some(1000));
+        assert_eq!(budget_ms("86400").unwrap(), Some(86_400_000));
+        for bad in ["0", "-1", "0.5", "86401", "long", ""] {
+            assert_eq!(budget_ms(bad).unwrap_err().exit_code, 2, "{bad}");
+        }
+        assert_eq!(Settings::default().agent_bounds().unwrap(), AgentBounds::default());
     }
 
     #[test]

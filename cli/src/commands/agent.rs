@@ -6,7 +6,7 @@ use crate::{
     credentials::{read_token, token},
     failure::Failure,
     farm::Place,
-    local::{OwnersWay, state_folder},
+    local::{OwnersWay, bound, state_folder},
     settings::Key,
     signals,
 };
@@ -53,9 +53,6 @@ pub struct Args {
     /// How long running jobs may go on after SIGTERM, in seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(0..=604_800))]
     drain_s: Option<u64>,
-    /// Longest one measurement may take, in seconds, even where comparisons need more
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    measure_budget_s: Option<u64>,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -96,11 +93,8 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     const MS_PER_S: u64 = 1000;
     let limits = &mut config.limits;
     limits.job_ms = args.job_limit_s.map_or(limits.job_ms, |s| s * MS_PER_S);
-    limits.cache_bytes = context.settings.agent_cache_bytes()?.unwrap_or(limits.cache_bytes);
+    bound(limits, context.settings.agent_bounds()?);
     limits.drain_ms = args.drain_s.map_or(limits.drain_ms, |s| s * MS_PER_S);
-    if let Some(asked_s) = args.measure_budget_s {
-        (limits.measure_budget_ms, limits.strict_measure_budget) = (asked_s * MS_PER_S, true);
-    }
     context.printer.note(&format!("agent {} for {}", config.name, config.endpoint));
     let reload = || match identity.as_ref().map(Identity::reload) {
         None => context.printer.note("there is no certificate to read again"),

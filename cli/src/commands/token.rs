@@ -5,7 +5,7 @@ use crate::{
     failure::Failure,
     farm::{Farm, Need},
     local::Local,
-    settings::Key,
+    settings::{AgentBounds, Key},
     tables,
 };
 use clap::Subcommand;
@@ -220,7 +220,7 @@ async fn replace_admin(context: &Context<'_>) -> Result<(), Failure> {
         return Err(Failure::usage(format!("there is no farm in the data folder {}", data.display()))
             .hint("name the coordinator's data folder: --data DIR"));
     }
-    let local = Local::join(&data, Need::Answers, None).await?;
+    let local = Local::join(&data, Need::Answers, AgentBounds::default()).await?;
     let replaced = replace_in(&local, &data).await;
     local.close(context.printer).await;
     let (id, file) = replaced?;

@@ -26,9 +26,9 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     requirement::labels(args.labels.iter().cloned()).map_err(|error| Failure::usage(error.to_string()))?;
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
     let Some((coordinator, mut asked)) = args.listen.start(context, &folder).await? else { return Ok(()) };
-    let cache_bytes = context.settings.agent_cache_bytes()?;
+    let bounds = context.settings.agent_bounds()?;
     let (endpoint, state) = (Endpoint::unix(folder.socket_path()), state_folder(folder.path()));
-    let mut agent = Agent::start(endpoint, &state, cache_bytes, args.labels)?;
+    let mut agent = Agent::start(endpoint, &state, bounds, args.labels)?;
     let _record = announce(context, &coordinator, &folder)?;
     let result = tokio::select! {
         () = asked.until_ended(|| reload(context, &coordinator)) => Ok(()),

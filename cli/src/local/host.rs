@@ -1,7 +1,11 @@
 //! The agent that a host runs beside its coordinator, in the same process.
 
-use crate::{backends, failure::Failure, settings::Settings};
-use planforge_agent::{AgentConfig, AgentError, HostDevices};
+use crate::{
+    backends,
+    failure::Failure,
+    settings::{AgentBounds, Settings},
+};
+use planforge_agent::{AgentConfig, AgentError, HostDevices, Limits};
 use planforge_client::Endpoint;
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::Label;
@@ -34,6 +38,14 @@ pub fn oracles_folder(settings: &Settings) -> Option<PathBuf> {
     settings.data_folder().ok().map(|data| state_folder(&data).join(planforge_agent::ORACLES))
 }
 
+/// Has an agent keep to what was asked of it.
+pub fn bound(limits: &mut Limits, bounds: AgentBounds) {
+    limits.cache_bytes = bounds.cache_bytes.unwrap_or(limits.cache_bytes);
+    if let Some(asked_ms) = bounds.measure_budget_ms {
+        (limits.measure_budget_ms, limits.strict_measure_budget) = (asked_ms, true);
+    }
+}
+
 /// An agent at work in this process.
 #[derive(Debug)]
 pub struct Agent {
@@ -43,17 +55,12 @@ pub struct Agent {
 
 impl Agent {
     /// Starts the agent of this host, embedded: it ends at once when asked to, and its workers with it.
-    pub fn start(
-        endpoint: Endpoint,
-        state: &Path,
-        cache_bytes: Option<u64>,
-        labels: Vec<Label>,
-    ) -> Result<Self, Failure> {
+    pub fn start(endpoint: Endpoint, state: &Path, bounds: AgentBounds, labels: Vec<Label>) -> Result<Self, Failure> {
         let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.to_owned())));
         let mut config = AgentConfig::new(endpoint, None, state.to_owned(), devices)?;
         config.embedded = true;
         config.labels = labels;
-        config.limits.cache_bytes = cache_bytes.unwrap_or(config.limits.cache_bytes);
+        bound(&mut config.limits, bounds);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             // Dropping the sender asks for the end too.

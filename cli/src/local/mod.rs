@@ -12,10 +12,10 @@ mod host;
 mod record;
 
 pub use folder::DataFolder;
-pub use host::{Agent, ceilings_folder, copies, oracles_folder, state_folder};
+pub use host::{Agent, bound, ceilings_folder, copies, oracles_folder, state_folder};
 pub use record::{OwnersWay, Record};
 
-use crate::{failure::Failure, printer::Printer, signals};
+use crate::{failure::Failure, printer::Printer, settings::AgentBounds, signals};
 use planforge_client::{Client, Endpoint};
 use planforge_coordinator::server::{self, Coordinator, CoordinatorConfig, StartError};
 use planforge_proto::{ErrorCode, v1};
@@ -55,8 +55,8 @@ pub struct Local {
     host: Option<Host>,
     /// Kept by a process that goes on without this one.
     lasting: bool,
-    /// What an agent may keep that is started here; `None`: the usual.
-    agent_cache_bytes: Option<u64>,
+    /// Of an agent that is started here.
+    bounds: AgentBounds,
 }
 
 /// What a host runs.
@@ -68,7 +68,7 @@ struct Host {
 
 impl Local {
     /// Becomes the host of the farm in `data`, or the client of the process that is.
-    pub async fn join(data: &Path, need: Need, agent_cache_bytes: Option<u64>) -> Result<Self, Failure> {
+    pub async fn join(data: &Path, need: Need, bounds: AgentBounds) -> Result<Self, Failure> {
         let deadline = Instant::now() + AGENT_START_LIMIT;
         loop {
             let folder = DataFolder::open(data)?;
@@ -76,7 +76,7 @@ impl Local {
                 Need::Lasting => (reach_lasting(&folder).await?, None),
                 Need::Answers | Need::Work => host_or_reach(&folder).await?,
             };
-            let mut local = Self { client, folder, host, lasting: need == Need::Lasting, agent_cache_bytes };
+            let mut local = Self { client, folder, host, lasting: need == Need::Lasting, bounds };
             if need != Need::Work {
                 return Ok(local);
             }
@@ -117,7 +117,7 @@ impl Local {
             }
             Some(host) => {
                 let (endpoint, state) = (self.client.endpoint().clone(), state_folder(self.folder.path()));
-                host.agent = Some(Agent::start(endpoint, &state, self.agent_cache_bytes, Vec::new())?);
+                host.agent = Some(Agent::start(endpoint, &state, self.bounds, Vec::new())?);
                 true
             }
             // The host starts its agent when it has something to run; a client only waits for that.
