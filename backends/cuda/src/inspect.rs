@@ -2,7 +2,7 @@
 
 use crate::{
     plan::{self, KernelCode, PlanError, Tried, TunedOn},
-    program::{Place, Work},
+    program::{Place, Program, Work},
     versions::Versions,
 };
 use planforge_device::gpu;
@@ -62,6 +62,8 @@ pub struct InspectedProfile {
     /// Inputs that are changed in place, by name: the output that each then is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub states: BTreeMap<String, String>,
+    /// Those that come out one place longer, in the same memory.
+    pub growing: BTreeMap<String, String>,
     /// How many GELUs are computed in which form.
     #[serde(default)]
     pub gelu: BTreeMap<String, u64>,
@@ -162,10 +164,16 @@ fn inspected(profile: &plan::ProfileProgram) -> InspectedProfile {
         workspace_bytes: program.workspace_bytes(),
         streams: program.steps.iter().map(|step| step.stream + 1).max().unwrap_or(1),
         tactics,
-        states: program.state_names().map(|(input, output)| (input.to_owned(), output.to_owned())).collect(),
+        states: names(program, false),
+        growing: names(program, true),
         gelu: program.gelus(),
         steps,
     }
+}
+
+/// Inputs that are changed in place with their outputs, by whether these are longer.
+fn names(program: &Program, grow: bool) -> BTreeMap<String, String> {
+    program.state_names(grow).map(|(input, output)| (input.to_owned(), output.to_owned())).collect()
 }
 
 impl fmt::Display for Inspection {
@@ -220,6 +228,13 @@ impl fmt::Display for Inspection {
                 writeln!(f, "states  {} inputs are changed in place, and are outputs:", profile.states.len())?;
             }
             for (input, output) in &profile.states {
+                writeln!(f, "        {input} -> {output}")?;
+            }
+            if !profile.growing.is_empty() {
+                let count = profile.growing.len();
+                writeln!(f, "states  {count} inputs are outputs with one place more, in the same memory:")?;
+            }
+            for (input, output) in &profile.growing {
                 writeln!(f, "        {input} -> {output}")?;
             }
             if let Some(words) = gelu::words(&profile.gelu) {

@@ -125,7 +125,7 @@ fn decode_as(emulator: &Emulator, model: Model, kind: Kind, (position, steps): (
             worst = worst.max(error);
         }
         token = expected["next_token"].to_f64s()[0] as i64;
-        for (input, output) in program.state_names() {
+        for (input, output) in program.state_names(false) {
             let cache = expected.remove(output).expect("there is such an output");
             inputs.insert(input.to_owned(), cache);
         }
@@ -337,5 +337,102 @@ fn a_step_with_caches_that_grow_hides_places_that_hold_nothing() {
         );
         let again = interpreter::execute(&graph, &emptied).expect("the reference computes it");
         assert!(error(&again["logits"], &expected["logits"]) < 1e-6, "{name}: the mask hides it");
+    }
+}
+
+/// The same with what a run put behind its caches laid at a place of them.
+fn kept(inputs: &mut BTreeMap<String, Tensor>, outputs: &BTreeMap<String, Tensor>, place: usize) {
+    for (name, past) in inputs.iter_mut().filter(|(name, _)| name.starts_with("past_key_values")) {
+        let present = &outputs[&name.replace("past_key_values", "present")];
+        let [rows, before, size] = [past.shape()[1], past.shape()[2], past.shape()[3]];
+        let mut values = past.to_f64s();
+        let all = present.to_f64s();
+        for row in 0..rows {
+            let from = (row * (before + 1) + before) * size;
+            values[(row * before + place) * size..][..size].copy_from_slice(&all[from..from + size]);
+        }
+        let HostTensor { element, shape, bytes } =
+            HostTensor::of_values(past.element(), past.shape().to_vec(), &values);
+        *past = Tensor::new(element, shape, bytes.into()).expect("as many as the shape says");
+    }
+}
+
+#[test]
+fn caches_that_grow_are_written_where_they_lie() {
+    let Some(emulator) = Emulator::new() else { return };
+    for (name, heads, precision, kind) in [
+        ("gpt2-tiny-past", 4, Precision::Fp16, Kind::F16),
+        ("llama-tiny-past", 2, Precision::Fp16, Kind::F16),
+        ("gpt2-tiny-past", 4, Precision::Fp32, Kind::F16),
+        ("llama-tiny-past", 2, Precision::Fp32, Kind::F32),
+    ] {
+        let past = 4;
+        let graph = rewritten(Model { name, precision, rewrite: |_| {} }, Some(&lengths(heads, past)));
+        let Lowered { program, weights } = lowered(&graph, kind);
+        let said = format!("{name} {kind:?}");
+        for step in &program.steps {
+            eprintln!("{said}: {:<20} {}", step.work.kind(), step.name);
+        }
+        assert_eq!(program.states.iter().filter(|state| state.grows == Some(2)).count(), 4, "{said}");
+        assert_eq!(program.states.len(), 4, "{said}");
+        assert!(others_at_states(&program).is_empty(), "{said}: {:?}", others_at_states(&program));
+        let mut inputs: BTreeMap<String, Tensor> = graph
+            .inputs
+            .iter()
+            .map(|&id| {
+                let (value, shape) = (graph.value(id), graph.static_shape(id).expect("shapes are known"));
+                let bytes = vec![0; shape.iter().product::<usize>() * value.element.bytes()];
+                (value.name.clone(), Tensor::new(value.element, shape, bytes.into()).expect("as many bytes"))
+            })
+            .collect();
+        let mut host = Host::new(&emulator, &program, &weights, &inputs);
+        for held in 0..past {
+            let seen = (0..=past).map(|place| i64::from(place >= past - held)).collect();
+            let seen = Tensor::from_vec(vec![1, past + 1], seen).expect("as many as the shape says");
+            let given = [
+                ("input_ids", numbers(&[1, 1], 3 + held as i64)),
+                ("position_ids", numbers(&[1, 1], held as i64)),
+                ("attention_mask", seen),
+            ];
+            for (name, tensor) in given {
+                let number = program.inputs.iter().position(|edge| edge.name == name).expect("there is such an input");
+                host.inputs[number].put(tensor.bytes());
+                inputs.insert(name.into(), tensor);
+            }
+            let expected = interpreter::execute(&graph, &inputs).expect("the reference computes it");
+            for step in &program.steps {
+                let (kernel, as_) = &kernels(&program, step)[0];
+                host.run(step, kernel, *as_).unwrap_or_else(|error| panic!("{said}, {}: {error}", step.name));
+            }
+            for (number, edge) in program.outputs.iter().enumerate() {
+                let error = error(&host.output(number), &expected[&edge.name]);
+                assert!(error < BOUND, "{said} with {held} tokens: relative error of {} {error:e}", edge.name);
+            }
+            // The newest in the last place that holds nothing.
+            host.keep(past - 1 - held);
+            kept(&mut inputs, &expected, past - 1 - held);
+        }
+    }
+}
+
+/// What was there before has to stay where somebody else reads it, or what is new comes first.
+#[test]
+fn a_cache_that_does_not_only_grow_is_no_state() {
+    fn read_twice(graph: &mut GraphProto) {
+        let past = "past_key_values.0.key";
+        graph.node.push(node("Identity", &[past], "before", vec![]));
+        let mut output = graph.input.iter().find(|input| input.name == past).expect("it is there").clone();
+        output.name = "before".into();
+        graph.output.push(output);
+    }
+    fn the_other_way_round(graph: &mut GraphProto) {
+        let is_grown = |node: &&mut NodeProto| node.output[0] == "present.1.value";
+        graph.node.iter_mut().find(is_grown).expect("it is there").input.reverse();
+    }
+    for rewrite in [read_twice as fn(&mut GraphProto), the_other_way_round] {
+        let model = Model { name: "gpt2-tiny-past", precision: Precision::Fp16, rewrite };
+        let graph = rewritten(model, Some(&lengths(4, 8)));
+        let Lowered { program, .. } = lowered(&graph, Kind::F16);
+        assert_eq!(program.states.len(), 3);
     }
 }

@@ -123,6 +123,11 @@ fn decode(context: &Context<'_>, output: &Path, decoded: &greedy::Decoded) -> Re
     for (name, tensor) in &decoded.outputs {
         context.printer.note(&format!("{name}: {} {:?}", tensor.element, tensor.shape));
     }
+    if decoded.in_order {
+        context
+            .printer
+            .note("the model goes by the order of its caches' places, so they went through the host at every run");
+    }
     let mean = decoded.mean_ms.map(|ms| format!(", {} each behind the first", tables::milliseconds(ms)));
     context.printer.note(&format!("{} runs{}", decoded.runs, mean.unwrap_or_default()));
     context.printer.object(&serde_json::json!({

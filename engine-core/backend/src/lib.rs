@@ -391,6 +391,19 @@ pub trait Meter {
     fn states(&self) -> Vec<(String, String)> {
         Vec::new()
     }
+    /// Names of the inputs whose output has one place more, behind all others, and lies in the same memory on the device,
+    /// each with its output's.
+    fn growing(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+    /// Lays what the last run put behind each of [`Meter::growing`] at this place of its input, counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is bound, there is no such place, or the device fails.
+    fn keep(&mut self, _place: u64) -> Result<(), BackendError> {
+        Ok(())
+    }
     /// Inputs that are an output of the run before, changed in place ([`Meter::states`]) or not; empty where the plan
     /// does not say.
     fn caches(&self) -> Vec<Cache> {

@@ -3,6 +3,8 @@
 //! Before: `cache -> ScatterElements(place, new) -> next cache`, or `Where(place == token's, new, cache)`; transposed
 //! or converted on the way or not.
 //! After: nothing is changed; each is told with what writes it, and along which axis of the input the places lie.
+//!
+//! Others come out one place longer than they went in: `Concat(cache, new) -> next cache`.
 
 use planforge_graph::ir::{Binary, Compare, DefUse, Graph, NamedOp, Node, Op, Tensor, ValueId};
 use std::collections::BTreeSet;
@@ -98,6 +100,41 @@ fn cache(graph: &Graph, uses: &DefUse, number: usize, output: ValueId) -> Option
         let Way { passed, converts, .. } = way;
         Some(Cache { input, output: number, written, data, result, passed, converts, is_alone, axis })
     })
+}
+
+/// An output that is an input with one place behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// Number among the graph's inputs, and among its outputs.
+    pub input: usize,
+    pub output: usize,
+    /// The concatenation, by its number, and what comes out of it.
+    pub node: usize,
+    pub result: ValueId,
+    /// Along which it is longer.
+    pub axis: usize,
+}
+
+/// Every such output of a graph of known shapes whose input nobody else reads.
+pub fn grown(graph: &Graph, uses: &DefUse) -> Vec<Grown> {
+    let mut found: Vec<Grown> = Vec::new();
+    for (output, of) in graph.outputs.iter().enumerate() {
+        let Some(grown) = grown_to(graph, uses, output, of.value) else { continue };
+        if found.iter().all(|other| other.input != grown.input && other.result != grown.result) {
+            found.push(grown);
+        }
+    }
+    found
+}
+
+fn grown_to(graph: &Graph, uses: &DefUse, output: usize, result: ValueId) -> Option<Grown> {
+    let node = uses.definition[result.index()]?;
+    let Op::Concat { axis } = graph.nodes[node].op else { return None };
+    let [Some(past), Some(new)] = graph.nodes[node].inputs[..] else { return None };
+    let input = graph.inputs.iter().position(|&id| id == past)?;
+    let one_place = graph.static_shape(new)?.get(axis) == Some(&1) && graph.static_shape(past).is_some();
+    let alone = uses.sole_use(past) == Some(node);
+    (one_place && alone).then_some(Grown { input, output, node, result, axis })
 }
 
 /// From a value back to what it was moved and converted from.

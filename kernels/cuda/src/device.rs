@@ -335,6 +335,40 @@ impl Stream {
         doing("copy on the device", unsafe { result::memcpy_dtod_async(to, from, bytes, self.0.cu_stream()) })
     }
 
+    /// Copies so many rows of bytes between device addresses in stream order; both have a row at every `pitch_bytes`.
+    ///
+    /// # Safety
+    /// Both ranges are memory of this device that lives until the copy is done, and no row of one is in the other.
+    pub unsafe fn copy_rows(&self, to: u64, from: u64, bytes: usize, pitch_bytes: usize, rows: usize) -> Result<()> {
+        if bytes == 0 || rows == 0 {
+            return Ok(());
+        }
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: from,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: pitch_bytes,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: to,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: pitch_bytes,
+            WidthInBytes: bytes,
+            Height: rows,
+        };
+        doing("use the device", self.0.context().bind_to_thread())?;
+        // SAFETY: the ranges are as the caller vouches; the parameters live until the call returns.
+        doing(
+            "copy rows on the device",
+            unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.0.cu_stream()) }.result(),
+        )
+    }
+
     /// Fills device memory in stream order.
     ///
     /// # Safety

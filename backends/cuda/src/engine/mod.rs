@@ -48,6 +48,16 @@ impl Captured {
         Context::new(device, &self.program, self.weights.clone(), &mut Kernels::new())
     }
 
+    /// Copies an input to where it lies.
+    fn put(&self, number: usize, tensor: &HostTensor) -> Result<(), BackendError> {
+        let buffer = &self.context.memory.inputs[number];
+        let written = match self.program.places_of_input(number) {
+            None => buffer.write(0, &tensor.bytes),
+            Some(places) => buffer.write(0, &places.spread(&tensor.bytes)),
+        };
+        Ok(written.map_err(RuntimeError::from)?)
+    }
+
     /// Device memory apart from the constants that all graphs share.
     fn own_bytes(&self) -> u64 {
         self.context.memory.bytes() - self.weights.shared_bytes()
@@ -173,13 +183,12 @@ impl Engine {
             }
         };
         let captured = self.which(&bound.graph)?;
-        for (edge, buffer) in captured.program.inputs.iter().zip(&captured.context.memory.inputs) {
-            let tensor = &inputs[&edge.name];
+        for (number, edge) in captured.program.inputs.iter().enumerate() {
             if bound.rows.is_some() {
                 // Rows that are thrown away are computed on zeros, whatever was bound before.
-                buffer.fill(0).map_err(RuntimeError::from)?;
+                captured.context.memory.inputs[number].fill(0).map_err(RuntimeError::from)?;
             }
-            buffer.write(0, &tensor.bytes).map_err(RuntimeError::from)?;
+            captured.put(number, &inputs[&edge.name])?;
         }
         self.device.gpu.synchronize().map_err(RuntimeError::from)?;
         self.bound = Some(bound);
@@ -204,10 +213,12 @@ impl Engine {
         self.which(&Which::Profile)
     }
 
-    /// Names of the inputs that are changed in place, each with its output's.
-    pub fn states(&self) -> Vec<(String, String)> {
-        let program = &self.plan.manifest.programs[self.profile].program;
-        program.state_names().map(|(input, output)| (input.to_owned(), output.to_owned())).collect()
+    /// Names of the inputs that are changed in place, each with its output's: those whose output has one place more, or
+    /// the others. Of what is bound, or else of the current profile.
+    pub fn states(&self, grow: bool) -> Vec<(String, String)> {
+        let usual = &self.plan.manifest.programs[self.profile].program;
+        let program = self.current().map_or(usual, |captured| &captured.program);
+        program.state_names(grow).map(|(input, output)| (input.to_owned(), output.to_owned())).collect()
     }
 
     /// How many runs each of them has places for, by input, where that is known.
@@ -220,19 +231,37 @@ impl Engine {
     pub fn step(&self, inputs: &NamedTensors, wanted: &[String]) -> Result<NamedTensors, BackendError> {
         let captured = self.current()?;
         for (name, tensor) in inputs {
-            let edges = captured.program.inputs.iter().zip(&captured.context.memory.inputs);
             let like = |edge: &Edge| {
                 edge.name == *name
                     && edge.element == tensor.element
                     && edge.shape.iter().copied().eq(tensor.shape.iter().map(|&size| size as u64))
             };
-            let Some((_, buffer)) = edges.into_iter().find(|(edge, _)| like(edge)) else {
+            let Some(number) = captured.program.inputs.iter().position(like) else {
                 let what = format!("{name} {} {:?} is no input like one that is bound", tensor.element, tensor.shape);
                 return Err(model(what, "keep the shapes of the first step"));
             };
-            buffer.write(0, &tensor.bytes).map_err(RuntimeError::from)?;
+            captured.put(number, tensor)?;
         }
         self.launched(Some(wanted))
+    }
+
+    /// Lays what the last run put behind each cache that grows at this place of its input.
+    pub fn keep(&self, place: u64) -> Result<(), BackendError> {
+        let captured = self.current()?;
+        let Captured { program, context, .. } = captured;
+        for (number, edge) in program.inputs.iter().enumerate() {
+            let Some(places) = program.places_of_input(number) else { continue };
+            let at = usize::try_from(place).ok().filter(|place| *place < places.before).ok_or_else(|| {
+                model(format!("'{}' has {} places, and no place {place}", edge.name, places.before), "count from 0")
+            })?;
+            let begin = context.memory.inputs[number].address();
+            let [to, from] = [at, places.before].map(|place| begin + (place * places.place_bytes) as u64);
+            let pitch_bytes = (places.before + 1) * places.place_bytes;
+            // SAFETY: both lie in this input's memory, a place of every row of it, and the memory lives in the context.
+            let copied = unsafe { context.stream().copy_rows(to, from, places.place_bytes, pitch_bytes, places.rows) };
+            copied.map_err(RuntimeError::from)?;
+        }
+        Ok(())
     }
 
     /// Runs once on what is bound, and copies every output back.

@@ -103,6 +103,8 @@ struct Lowering<'a> {
     states: states::States,
     /// Attentions of one query over states.
     sites: one_token::Sites,
+    /// Constants that say which place is the last of so many.
+    last_places: BTreeMap<u64, View>,
     /// What is computed ahead of products of one row, and rotary positions.
     rows: one_row::Rows,
 }
@@ -123,6 +125,7 @@ pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
         weights: Vec::new(),
         bound: BTreeMap::new(),
         constants: BTreeMap::new(),
+        last_places: BTreeMap::new(),
         padded: BTreeMap::new(),
         placement: placement::Placement::of(graph, &uses),
         uses,
@@ -159,8 +162,10 @@ pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
 
 /// Whether an output of the graph is an input that is changed in place.
 pub fn changes_inputs(graph: &Graph) -> bool {
-    let caches = planforge_passes::states::caches(graph, &graph.def_use());
+    let uses = graph.def_use();
+    let caches = planforge_passes::states::caches(graph, &uses);
     caches.iter().any(|cache| cache.is_alone && !cache.converts)
+        || !planforge_passes::states::grown(graph, &uses).is_empty()
 }
 
 /// Writes values as `kind` stores them, on all cores.
@@ -199,10 +204,19 @@ impl Lowering<'_> {
             let value = self.graph.value(id).clone();
             let dims = self.dims(id)?;
             let kind = Kind::of(value.element);
-            let bytes = dims.iter().product::<u64>() * kind.bytes();
+            let state = self.states.pairs.iter().find(|state| state.input as usize == number).copied();
+            let growing = state.and_then(|state| Some((self.graph.outputs[state.output as usize].value, state.grows?)));
+            // Of a cache that grows the memory of what it grows to.
+            let whole = growing.map_or(Ok(dims.clone()), |(result, _)| self.dims(result))?;
+            let bytes = whole.iter().product::<u64>() * kind.bytes();
             let buffer = self.buffer(&value.name, bytes, Place::Input(number as u32));
-            self.program.inputs.push(Edge { name: value.name, element: value.element, shape: dims.clone(), buffer });
-            self.bound.insert(id, Bound::View(View::rows(buffer, kind, &dims)));
+            let mut view = View::rows(buffer, kind, &whole);
+            if let Some((result, axis)) = growing {
+                self.placement.wholes.insert(result, view.clone());
+                view = view.slice(axis as usize, 0, dims[axis as usize]);
+            }
+            self.program.inputs.push(Edge { name: value.name, element: value.element, shape: dims, buffer });
+            self.bound.insert(id, Bound::View(view));
         }
         self.program.states.clone_from(&self.states.pairs);
         for (number, output) in self.graph.outputs.iter().enumerate() {

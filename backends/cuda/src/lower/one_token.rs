@@ -50,11 +50,20 @@ struct Followed {
     nodes: Vec<usize>,
 }
 
-/// The scatters that write a key and a value.
+/// The nodes that write a key and a value: scatters, or concatenations with one place behind what was there.
 #[derive(Clone, Debug)]
 struct Appended {
-    scatters: [usize; 2],
-    place: ValueId,
+    writers: [usize; 2],
+    place: Written,
+}
+
+/// Where a place is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// Where a value says.
+    At(ValueId),
+    /// Behind all others.
+    Last,
 }
 
 /// An axis by what it is made of: sizes with strides, slowest first; sizes of 1 are left out.
@@ -138,17 +147,20 @@ impl Site {
         let mut append = None;
         if k_whole && v_whole {
             let first = |followed: &Followed| followed.nodes.first().copied().unwrap_or(number);
-            let scatters = [(&k, first(&k)), (&v, first(&v))]
+            let writers = [(&k, first(&k)), (&v, first(&v))]
                 .map(|(followed, reader)| appended(graph, uses, states, followed.source, reader));
-            if let [Some((k, k_place)), Some((v, v_place))] = scatters
+            if let [Some((k, k_place)), Some((v, v_place))] = writers
                 && k_place == v_place
                 && sizes.batch == 1
             {
                 absorbed.extend([k, v]);
-                append = Some(Appended { scatters: [k, v], place: k_place });
+                append = Some(Appended { writers: [k, v], place: k_place });
             }
         }
-        let place = append.as_ref().map(|append| append.place);
+        let place = append.as_ref().and_then(|append| match append.place {
+            Written::At(place) => Some(place),
+            Written::Last => None,
+        });
         let seen = place.and_then(|place| seen_up_to(graph, uses, node.input(3)?, place, sizes.places));
         Some((Self { k, v, append, turn: None, seen }, absorbed))
     }
@@ -161,7 +173,7 @@ impl Site {
         rows: &Rows,
         (number, node): (usize, &Node),
     ) -> Option<(Turned, Vec<usize>)> {
-        let [scatter, _] = self.append.as_ref()?.scatters;
+        let [writer, _] = self.append.as_ref()?.writers;
         let query = Followed::of(graph, uses, node.input(0)?);
         // As heads side by side, which is how the turned queries lie, each with one place.
         let dims: Vec<u64> = graph.static_shape(query.source)?.iter().map(|&size| size as u64).collect();
@@ -171,10 +183,10 @@ impl Site {
         let first = query.nodes.first().copied().unwrap_or(number);
         let whole = query.only_for(graph, uses, number).len() == query.nodes.len();
         let query_at = uses.definition[query.source.index()]?;
-        let key = graph.nodes[scatter].input(2)?;
+        let key = put_by(&graph.nodes[writer])?;
         let key_at = uses.definition[key.index()]?;
         let (by, key_by) = (rows.turn(query_at)?, rows.turn(key_at)?);
-        let alone = uses.sole_use(query.source) == Some(first) && uses.sole_use(key) == Some(scatter);
+        let alone = uses.sole_use(query.source) == Some(first) && uses.sole_use(key) == Some(writer);
         let alike = (by.cosines, by.sines) == (key_by.cosines, key_by.sines);
         let whole_angles =
             |id: ValueId| graph.static_shape(id).is_some_and(|shape| shape.iter().product::<usize>() as u64 == size);
@@ -345,24 +357,32 @@ fn reshaped(axes: &[Axis], dims: &[u64]) -> Option<Vec<Axis>> {
     left.is_empty().then_some(made)
 }
 
-/// The scatter that writes one place of a cache `[batch][heads][places][size]` which only `reader` looks at, and the value
-/// that says which place.
-fn appended(graph: &Graph, uses: &DefUse, states: &States, cache: ValueId, reader: usize) -> Option<(usize, ValueId)> {
-    let number = uses.definition[cache.index()].filter(|_| states.is_in_place(cache))?;
+/// The node that writes one place of a cache `[batch][heads][places][size]` which only `reader` looks at, and which place.
+fn appended(graph: &Graph, uses: &DefUse, states: &States, cache: ValueId, reader: usize) -> Option<(usize, Written)> {
+    let number = uses.definition[cache.index()]?;
     let node = &graph.nodes[number];
-    let Op::Named(named) = &node.op else { return None };
     let shape = graph.static_shape(cache)?;
-    let update = graph.static_shape(node.input(2)?)?;
-    let one_place = named.name == "scatter_elements"
-        && shape.len() == 4
-        && named.size("axis") == 2
-        && update == [shape[0], shape[1], 1, shape[3]]
-        && uses.uses[cache.index()] == [reader];
-    // Every element's index is the same number.
-    let index = Followed::of(graph, uses, node.input(1)?);
-    let alone = graph.static_shape(index.source)?.iter().product::<usize>() == 1;
-    let constant = graph.constant(index.source).is_some();
-    (one_place && alone && !constant).then_some((number, index.source))
+    let new = graph.static_shape(put_by(node)?)?;
+    let one_place =
+        shape.len() == 4 && new == [shape[0], shape[1], 1, shape[3]] && uses.uses[cache.index()] == [reader];
+    let place = match &node.op {
+        Op::Concat { axis: 2 } if states.is_grown(cache) => Written::Last,
+        Op::Named(named) if states.is_in_place(cache) => {
+            // Every element's index is the same number.
+            let index = Followed::of(graph, uses, node.input(1)?);
+            let alone = graph.static_shape(index.source)?.iter().product::<usize>() == 1;
+            let constant = graph.constant(index.source).is_some();
+            let along = named.name == "scatter_elements" && named.size("axis") == 2;
+            (along && alone && !constant).then_some(Written::At(index.source))?
+        }
+        _ => return None,
+    };
+    one_place.then_some((number, place))
+}
+
+/// What is new in what writes a cache.
+fn put_by(node: &Node) -> Option<ValueId> {
+    node.input(if matches!(node.op, Op::Concat { .. }) { 1 } else { 2 })
 }
 
 impl Lowering<'_> {
@@ -390,20 +410,28 @@ impl Lowering<'_> {
         let by_head = |view: &View| Some(view.reshaped(&[batch, 1, heads, size])?.permuted(&[0, 2, 1, 3]));
         let q = by_head(&q).ok_or("heads that do not lie side by side")?;
         if let Some(append) = &site.append {
-            for scatter in append.scatters {
-                let scatter = &graph.nodes[scatter];
-                let cache = self.input_view(scatter, 0)?;
-                self.bind(scatter.outputs[0], cache)?;
+            for writer in append.writers {
+                let writer = &graph.nodes[writer];
+                let result = writer.outputs[0];
+                let cache = match append.place {
+                    Written::At(_) => self.input_view(writer, 0)?,
+                    Written::Last => self.whole(result)?,
+                };
+                self.bind(result, cache)?;
             }
         }
         let [k, v] = [self.cache(&site.k, sizes)?, self.cache(&site.v, sizes)?];
         let append = match &site.append {
             Some(append) => {
-                let [new_k, new_v] = append.scatters;
-                let key = site.turn.map_or_else(|| graph.nodes[new_k].input(2), |turn| Some(turn.key));
-                let k = self.new_row(&graph.nodes[new_k], key, k.kind)?;
-                let v = self.new_row(&graph.nodes[new_v], graph.nodes[new_v].input(2), v.kind)?;
-                Some(Append { k, v, place: self.view(append.place)? })
+                let [new_k, new_v] = append.writers.map(|writer| &graph.nodes[writer]);
+                let key = site.turn.map_or_else(|| put_by(new_k), |turn| Some(turn.key));
+                let k = self.new_row(new_k, key, k.kind)?;
+                let v = self.new_row(new_v, put_by(new_v), v.kind)?;
+                let place = match append.place {
+                    Written::At(place) => self.view(place)?,
+                    Written::Last => self.last_place(places),
+                };
+                Some(Append { k, v, place })
             }
             None => None,
         };
@@ -436,8 +464,8 @@ impl Lowering<'_> {
         let work =
             OneTokenWork { q, k, v, mask, append, turn, seen, parts: parts.clone(), scale: attention.scale, keys };
         let mut origins = node.origins.clone();
-        for &scatter in site.append.iter().flat_map(|append| &append.scatters) {
-            origins.extend(graph.nodes[scatter].origins.iter().cloned());
+        for &writer in site.append.iter().flat_map(|append| &append.writers) {
+            origins.extend(graph.nodes[writer].origins.iter().cloned());
         }
         let place = work.append.as_ref().filter(|_| work.seen.is_some()).map(|append| append.place.clone());
         self.step(Work::OneToken(work.clone()), &origins, 4 * batch * heads * places * size);
@@ -463,14 +491,24 @@ impl Lowering<'_> {
         followed.cache(self.graph, &rows, sizes).ok_or_else(|| "a cache that has no strides".into())
     }
 
-    /// What a scatter puts, as the cache stores it.
-    fn new_row(&mut self, scatter: &Node, row: Option<ValueId>, kind: Kind) -> Outcome<View> {
+    /// The number of the last of so many places, which all attentions share.
+    fn last_place(&mut self, places: u64) -> View {
+        let known = self.last_places.get(&places).cloned();
+        known.unwrap_or_else(|| {
+            let view = self.weights_view("last place", Kind::I64, &[1], &[(places - 1) as f64]);
+            self.last_places.insert(places, view.clone());
+            view
+        })
+    }
+
+    /// What is put into a cache, as that stores it.
+    fn new_row(&mut self, writer: &Node, row: Option<ValueId>, kind: Kind) -> Outcome<View> {
         let view = self.view(row.ok_or("nothing is put")?)?;
         if view.kind == kind && view.strides[3] == 1 {
             return Ok(view);
         }
         let rows = View::rows(self.temporary("new row", kind, &view.dims), kind, &view.dims);
-        self.copy(&view, &rows, &scatter.origins)?;
+        self.copy(&view, &rows, &writer.origins)?;
         Ok(rows)
     }
 }

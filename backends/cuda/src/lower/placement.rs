@@ -20,7 +20,7 @@ pub(super) struct Placement {
     /// Memory of the graph's outputs, by value.
     pub outputs: BTreeMap<ValueId, View>,
     /// Concatenations whose memory exists already.
-    wholes: BTreeMap<ValueId, View>,
+    pub wholes: BTreeMap<ValueId, View>,
     /// Where values were copied to besides: one concatenation may lie inside of another.
     copies: BTreeMap<ValueId, Vec<View>>,
 }

@@ -7,10 +7,13 @@
 //! Only where nobody reads what was there before: every value from the input to the scatter has one reader. What is put
 //! takes the place of what was there, so that running again on the same inputs gives the same. Conversions on the way
 //! are none where the engine stores every float as the cache does.
+//!
+//! Before: `cache, new -> Concat -> next cache`.
+//! After: the input is the first places of the output's memory, of which only the last one is written.
 
 use crate::{program::State, view::Kind};
 use planforge_graph::ir::{DefUse, Graph, ValueId};
-use planforge_passes::states::{Cache, Written, caches};
+use planforge_passes::states::{Cache, Grown, Written, caches, grown};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
@@ -22,6 +25,8 @@ pub(super) struct States {
     chosen: BTreeMap<ValueId, ValueId>,
     /// Conversions that change nothing, as everything is stored.
     same: BTreeSet<ValueId>,
+    /// Results of concatenations that are caches one place longer.
+    grown: BTreeSet<ValueId>,
 }
 
 impl States {
@@ -39,14 +44,28 @@ impl States {
                 continue;
             }
             let places = axis.and_then(|axis| Some(graph.static_shape(graph.inputs[input])?[axis] as u64));
-            states.pairs.push(State { input: input as u32, output: output as u32, places });
+            states.pairs.push(State { input: input as u32, output: output as u32, places, grows: None });
             states.in_place.insert(result);
             states.same.extend(passed);
             if written == Written::Chosen {
                 states.chosen.insert(result, data);
             }
         }
+        for Grown { input, output, result, axis, .. } in grown(graph, uses) {
+            // What the engine stores and what the model gives are the same.
+            if Kind::of(graph.value(graph.inputs[input]).element) == Kind::of(graph.value(result).element) {
+                let state =
+                    State { input: input as u32, output: output as u32, places: None, grows: Some(axis as u32) };
+                states.pairs.push(state);
+                states.grown.insert(result);
+            }
+        }
         states
+    }
+
+    /// Whether a concatenation only writes its last place.
+    pub fn is_grown(&self, id: ValueId) -> bool {
+        self.grown.contains(&id)
     }
 
     pub fn is_in_place(&self, id: ValueId) -> bool {

@@ -140,12 +140,20 @@ impl Meter for CudaSession {
     }
 
     fn states(&self) -> Vec<(String, String)> {
-        self.engine.states()
+        self.engine.states(false)
+    }
+
+    fn growing(&self) -> Vec<(String, String)> {
+        self.engine.states(true)
+    }
+
+    fn keep(&mut self, place: u64) -> Result<(), BackendError> {
+        self.engine.keep(place)
     }
 
     fn caches(&self) -> Vec<Cache> {
         let places = self.engine.state_places();
-        let states = self.engine.states().into_iter();
+        let states = self.engine.states(false).into_iter();
         states.map(|(input, output)| Cache { places: places.get(&input).copied(), input, output }).collect()
     }
 

@@ -4,7 +4,7 @@ mod state;
 mod tactic;
 mod work;
 
-pub use state::State;
+pub use state::{Places, State};
 pub use tactic::{After, Tactic};
 pub use work::{Append, AttentionWork, ConvWork, KernelWork, Norm, OneTokenWork, ProductWork, Seen, Work};
 
@@ -243,7 +243,10 @@ impl Program {
             }
         }
         self.check_states()?;
-        for edge in self.inputs.iter().chain(&self.outputs) {
+        // What grows has the memory of what it grows to.
+        let grows = |number: &usize| self.places_of_input(*number).is_some();
+        let inputs = (0..self.inputs.len()).filter(|number| !grows(number)).map(|number| &self.inputs[number]);
+        for edge in inputs.chain(&self.outputs) {
             let bytes = edge.shape.iter().try_fold(Kind::of(edge.element).bytes(), |a, b| a.checked_mul(*b));
             let buffer = self.buffers.get(edge.buffer.0 as usize);
             // Rounded up to where the next could begin.

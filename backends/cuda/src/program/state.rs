@@ -12,6 +12,45 @@ pub struct State {
     /// Places that the cache has, where a run writes one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub places: Option<u64>,
+    /// The axis along which the output has one place more than the input, behind all others; the input is what lies before
+    /// it in the same memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grows: Option<u32>,
+}
+
+impl State {
+    /// What the output has in the place of an input of this shape; `None` where the axis is none of it.
+    fn output_shape(&self, input: &[u64]) -> Option<Vec<u64>> {
+        let mut shape = input.to_vec();
+        if let Some(axis) = self.grows {
+            let places = shape.get_mut(axis as usize)?;
+            *places = places.checked_add(1)?;
+        }
+        Some(shape)
+    }
+}
+
+/// How places lie in the memory of a cache that grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Rows of places, one behind the other.
+    pub rows: usize,
+    /// Places of a row of the input; the output has one more.
+    pub before: usize,
+    pub place_bytes: usize,
+}
+
+impl Places {
+    /// An input as it lies: zeros where the new place of each row comes.
+    pub fn spread(self, bytes: &[u8]) -> Vec<u8> {
+        let (row, whole) = (self.before * self.place_bytes, (self.before + 1) * self.place_bytes);
+        let mut spread = vec![0; self.rows * whole];
+        // Without places there is nothing to put.
+        for (to, from) in spread.chunks_exact_mut(whole.max(1)).zip(bytes.chunks_exact(row.max(1))) {
+            to[..row].copy_from_slice(from);
+        }
+        spread
+    }
 }
 
 impl Program {
@@ -20,9 +59,26 @@ impl Program {
         self.states.iter().copied().find(|state| state.output as usize == output)
     }
 
-    /// Names of every input that is changed in place, each with its output's.
-    pub fn state_names(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.states.iter().filter_map(|state| {
+    /// The state that an input is.
+    pub fn state_of_input(&self, input: usize) -> Option<State> {
+        self.states.iter().copied().find(|state| state.input as usize == input)
+    }
+
+    /// How an input lies in memory that is longer by a place in every row; `None` where it is all of its memory.
+    pub fn places_of_input(&self, input: usize) -> Option<Places> {
+        let axis = self.state_of_input(input)?.grows? as usize;
+        let edge = self.inputs.get(input)?;
+        let size = |dims: &[u64]| dims.iter().product::<u64>() as usize;
+        Some(Places {
+            rows: size(&edge.shape[..axis]),
+            before: edge.shape[axis] as usize,
+            place_bytes: size(&edge.shape[axis + 1..]) * edge.element.bytes(),
+        })
+    }
+
+    /// Names of inputs that are changed in place, each with its output's; those that grow, or the others.
+    pub fn state_names(&self, grow: bool) -> impl Iterator<Item = (&str, &str)> {
+        self.states.iter().filter(move |state| state.grows.is_some() == grow).filter_map(|state| {
             let input = self.inputs.get(state.input as usize)?;
             let output = self.outputs.get(state.output as usize)?;
             Some((input.name.as_str(), output.name.as_str()))
@@ -43,7 +99,8 @@ impl Program {
             let input = self.inputs.get(state.input as usize);
             let output = self.outputs.get(state.output as usize);
             let (Some(input), Some(output)) = (input, output) else { return wrong("there is no such edge") };
-            if (input.element, &input.shape, input.buffer) != (output.element, &output.shape, output.buffer) {
+            let Some(shape) = state.output_shape(&input.shape) else { return wrong("it has no such axis") };
+            if (input.element, &shape, input.buffer) != (output.element, &output.shape, output.buffer) {
                 return wrong("the two are not alike");
             }
             let meets = |other: &State| other.input == state.input || other.output == state.output;

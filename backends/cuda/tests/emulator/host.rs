@@ -4,7 +4,7 @@ use super::{As, Emulator, Range};
 use planforge_cuda::{
     codegen::candidates::own_kernels,
     codegen::{Generated, gemm},
-    program::{Place, Program, Step, Work},
+    program::{Place, Places, Program, Step, Work},
     view::View,
 };
 use planforge_graph::ir::Tensor;
@@ -74,7 +74,12 @@ impl<'a> Host<'a> {
         inputs: &BTreeMap<String, Tensor>,
     ) -> Self {
         let size = |bytes: u64| usize::try_from(bytes).expect("it fits into memory");
-        let inputs = program.inputs.iter().map(|edge| Memory::of(inputs[&edge.name].bytes()));
+        let inputs = program.inputs.iter().enumerate().map(|(number, edge)| {
+            let bytes = inputs[&edge.name].bytes();
+            program
+                .places_of_input(number)
+                .map_or_else(|| Memory::of(bytes), |places| Memory::of(&places.spread(bytes)))
+        });
         let outputs = program.outputs.iter().map(|edge| Memory::new(size(program.buffer(edge.buffer).bytes)));
         Self {
             emulator,
@@ -98,6 +103,19 @@ impl<'a> Host<'a> {
         };
         let content = memory.content()[..bytes].to_vec();
         Tensor::new(edge.element, shape, content.into()).expect("it has as many bytes as its shape says")
+    }
+
+    /// Lays what is behind each cache that grows at a place of it.
+    pub fn keep(&mut self, place: usize) {
+        for number in 0..self.inputs.len() {
+            let Some(Places { rows, before, place_bytes }) = self.program.places_of_input(number) else { continue };
+            let memory = &mut self.inputs[number];
+            for row in 0..rows {
+                let begin = memory.begin + row * (before + 1) * place_bytes;
+                let [to, from] = [place, before].map(|place| begin + place * place_bytes);
+                memory.bytes.copy_within(from..from + place_bytes, to);
+            }
+        }
     }
 
     fn memories(&self) -> impl Iterator<Item = &Memory> {

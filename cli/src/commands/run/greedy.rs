@@ -5,16 +5,19 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `caches` | those that grow from run to run, on the host or on the device |
 //! | `growing` | caches that come out one place longer than they went in |
 //! | `numbers` | whole numbers and scores in tensors |
 
+mod caches;
 mod growing;
 mod numbers;
 #[cfg(test)]
 mod tests;
 
 use crate::failure::Failure;
-use growing::{Growing, Length};
+use caches::{Caches, Order};
+use growing::Growing;
 use numbers::{is_one_number, is_scores, number, of_number, token, whole_numbers, zeros};
 use planforge_backend::{Cache, Meter};
 use planforge_types::{ElementType, HostTensor, NamedTensors, OptimizationProfile, Port};
@@ -49,6 +52,8 @@ pub struct Decoded {
     pub mean_ms: Option<f64>,
     /// The mask that hides places of caches that grow, where nothing showed that the model goes by it.
     pub untried: Option<String>,
+    /// The model goes by the order of its caches' places, so that they went through the host.
+    pub in_order: bool,
 }
 
 /// What a plan says of itself.
@@ -171,7 +176,7 @@ impl Loop {
         }
         given.retain(|name, _| ports.iter().any(|port| port.name == *name));
         self.check_places(&given, [runs, tokens])?;
-        let untried = caches.as_ref().filter(|of| of.trial.is_none()).map(|of| of.growing.mask.clone());
+        let untried = caches.as_ref().filter(|of| !of.is_tried()).map(|of| of.growing.mask.clone());
         if caches.is_none() {
             meter.bind(&given)?;
         }
@@ -184,10 +189,7 @@ impl Loop {
         let mut last = NamedTensors::new();
         for run in 0..runs {
             last = match &mut caches {
-                Some(caches) => {
-                    given.extend(std::mem::take(&mut changed));
-                    caches.run(meter, &mut given, from)?
-                }
+                Some(caches) => caches.run(meter, &mut given, std::mem::take(&mut changed), from)?,
                 None => match meter.step(&changed, &wanted)? {
                     Some(outputs) => outputs,
                     // Everything goes through the host: also what others keep in place.
@@ -230,7 +232,8 @@ impl Loop {
         last.retain(|name, _| wanted.contains(name) && !is_fed(name));
         let bytes = found.iter().flat_map(|token| token.to_le_bytes()).collect();
         last.insert(TOKENS.into(), HostTensor { element: ElementType::I64, shape: vec![found.len()], bytes });
-        Ok(Decoded { outputs: last, runs, mean_ms, untried })
+        let in_order = caches.is_some_and(|of| of.order == Order::AsGiven);
+        Ok(Decoded { outputs: last, runs, mean_ms, untried, in_order })
     }
 }
 
@@ -259,74 +262,6 @@ fn check_room(cache: &str, [room, held]: [usize; 2], [runs, tokens]: [usize; 2],
         Some(most) if most > 0 => format!("ask for at most {most} with --loop, or {more}"),
         _ => more.to_owned(),
     }))
-}
-
-/// Caches that grow, while they do.
-struct Caches<'a> {
-    growing: &'a Growing,
-    /// The profile that is current.
-    profile: usize,
-    /// Places that hold something.
-    held: usize,
-    /// How many places hold something when another length is tried, and which: the two have to give the same.
-    trial: Option<(usize, Length)>,
-    /// Nothing was run yet.
-    is_first: bool,
-}
-
-impl<'a> Caches<'a> {
-    /// Takes the caches that were given, where they have room for so many runs, which give so many tokens.
-    fn begin(
-        growing: &'a Growing,
-        profile: usize,
-        given: &mut NamedTensors,
-        [runs, tokens]: [usize; 2],
-    ) -> Result<Self, Failure> {
-        let held = growing.begin(given)?;
-        let (room, cache) = (growing.room(), &growing.caches[0].input);
-        let more =
-            format!("build the model with a range of '{cache}' that goes to {}", (held + runs).saturating_sub(1));
-        check_room(cache, [room, held], [runs, tokens], &more)?;
-        Ok(Self { growing, profile, held, trial: growing.trial(held, runs), is_first: true })
-    }
-
-    fn run(&mut self, meter: &mut dyn Meter, given: &mut NamedTensors, from: &str) -> Result<NamedTensors, Failure> {
-        let length = self.growing.length(self.held).ok_or_else(|| Failure::usage("the caches are full"))?;
-        let other = self.trial.take_if(|(held, _)| *held == self.held).map(|(_, other)| other);
-        let of_other = match other {
-            Some(other) => Some((other, self.run_at(other, meter, &mut given.clone())?)),
-            None => None,
-        };
-        let mut outputs = self.run_at(length, meter, given)?;
-        if let Some((other, of_other)) = of_other
-            && let Some(share) = growing::differ(output_of(&of_other, from)?, output_of(&outputs, from)?)
-        {
-            let (mask, [one, two]) = (&self.growing.mask, [length.places(), other.places()]);
-            return Err(Failure::usage(format!(
-                "the model does not go by '{mask}' alone: with caches of {one} and of {two} places, of which it shows the \
-                 same, '{from}' is {share:.2} of its largest apart"
-            ))
-            .hint("export the model with position_ids as an input, and a mask that hides every place that it says"));
-        }
-        self.growing.keep(given, &mut outputs, std::mem::take(&mut self.is_first))?;
-        self.held += 1;
-        Ok(outputs)
-    }
-
-    fn run_at(
-        &mut self,
-        length: Length,
-        meter: &mut dyn Meter,
-        given: &mut NamedTensors,
-    ) -> Result<NamedTensors, Failure> {
-        if self.profile != length.profile() {
-            meter.switch_profile(length.profile())?;
-            self.profile = length.profile();
-        }
-        self.growing.fit(given, length, self.held);
-        meter.bind(given)?;
-        Ok(meter.run()?)
-    }
 }
 
 fn output_of<'a>(outputs: &'a NamedTensors, name: &str) -> Result<&'a HostTensor, Failure> {

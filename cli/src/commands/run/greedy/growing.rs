@@ -11,7 +11,7 @@ use planforge_types::{DimRange, ElementType, HostTensor, NamedTensors, Optimizat
 
 /// How far scores of two lengths may be apart, of the largest of them: sums in another order in fp16 stay far below, and
 /// a place too much that is seen, or another position, far above.
-const SAME: f64 = 0.02;
+pub const SAME: f64 = 0.02;
 
 /// An input that is given an output of one more place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Grown {
     pub input: String,
     pub output: String,
     /// Along which it grows.
-    axis: usize,
+    pub axis: usize,
 }
 
 /// A length that caches may have.
@@ -121,6 +121,13 @@ impl Growing {
             ranges,
             empty,
         })
+    }
+
+    /// Whether all of the caches are among those that a backend keeps on its device.
+    pub fn stays(&self, kept: &[(String, String)]) -> bool {
+        self.caches
+            .iter()
+            .all(|cache| kept.iter().any(|(input, output)| (input, output) == (&cache.input, &cache.output)))
     }
 
     /// Tokens that the longest caches and a new one come to.
@@ -236,15 +243,16 @@ impl Length {
     }
 }
 
-/// Whether two lengths gave the same token or scores; how far apart these are, of the largest, where not.
-pub fn differ(one: &HostTensor, other: &HostTensor) -> Option<f64> {
+/// Whether two runs gave the same token, or scores as far apart as they may be; how far apart they are, of the largest,
+/// where not.
+pub fn differ(one: &HostTensor, other: &HostTensor, may_be: f64) -> Option<f64> {
     let (Some(one_scores), Some(other_scores)) = (scores(one), scores(other)) else {
         return (one != other).then_some(f64::INFINITY);
     };
     let largest = one_scores.iter().chain(&other_scores).fold(0.0, |most: f64, score| most.max(score.abs()));
     let apart = one_scores.iter().zip(&other_scores).fold(0.0, |most: f64, (a, b)| most.max((a - b).abs()));
     let share = apart / largest.max(f64::MIN_POSITIVE);
-    (share > SAME || one_scores.len() != other_scores.len()).then_some(share)
+    (share > may_be || one_scores.len() != other_scores.len()).then_some(share)
 }
 
 /// A profile's usual length, those twice as long again and again, and its longest.
@@ -300,10 +308,25 @@ fn example(cache: &Port, axis: usize) -> String {
 }
 
 /// Bytes of so many places of an axis, the first ones.
-fn first_places(tensor: &HostTensor, axis: usize, places: usize) -> Vec<u8> {
+pub fn first_places(tensor: &HostTensor, axis: usize, places: usize) -> Vec<u8> {
     let inner = tensor.shape[axis + 1..].iter().product::<usize>() * tensor.element.bytes();
     let rows = tensor.bytes.chunks_exact((tensor.shape[axis] * inner).max(1));
     rows.flat_map(|row| &row[..places * inner]).copied().collect()
+}
+
+/// The same with so many places of an axis, the last ones, in the other order.
+pub fn reversed(tensor: &HostTensor, axis: usize, places: usize) -> HostTensor {
+    let inner = tensor.shape[axis + 1..].iter().product::<usize>() * tensor.element.bytes();
+    let (all, places) = (tensor.shape[axis], places.min(tensor.shape[axis]));
+    let mut bytes = tensor.bytes.clone();
+    for (to, from) in bytes.chunks_exact_mut((all * inner).max(1)).zip(tensor.bytes.chunks_exact((all * inner).max(1)))
+    {
+        for place in 0..places {
+            let [into, of] = [all - places + place, all - 1 - place].map(|place| place * inner..(place + 1) * inner);
+            to[into].copy_from_slice(&from[of]);
+        }
+    }
+    HostTensor { bytes, ..tensor.clone() }
 }
 
 /// So many places of an axis, the last ones; zeros come before where there are fewer.
@@ -420,6 +443,15 @@ mod tests {
     }
 
     #[test]
+    fn only_places_that_hold_something_change_their_order() {
+        let of = |values: &[f64]| HostTensor::of_values(ElementType::F32, vec![1, 2, 3, 1], values);
+        let turned = reversed(&of(&[0.0, 1.0, 2.0, 0.0, 5.0, 6.0]), 2, 2);
+        assert_eq!(turned, of(&[0.0, 2.0, 1.0, 0.0, 6.0, 5.0]));
+        assert_eq!(reversed(&turned, 2, 9), of(&[1.0, 2.0, 0.0, 5.0, 6.0, 0.0]));
+        assert_eq!(reversed(&turned, 2, 0), turned);
+    }
+
+    #[test]
     fn a_plan_without_a_mask_of_one_row_is_refused() {
         let refused = |inputs: &[Port]| {
             let caches = vec![(cache("past.0", None), "present.0".to_owned(), 2)];
@@ -437,10 +469,10 @@ mod tests {
     #[test]
     fn scores_that_differ_by_the_length_are_told() {
         let of = |values: &[f64]| HostTensor::of_values(ElementType::F32, vec![1, values.len()], values);
-        assert_eq!(differ(&of(&[1.0, -4.0]), &of(&[1.001, -4.0])), None);
-        assert!(differ(&of(&[1.0, -4.0]), &of(&[2.0, -4.0])).is_some_and(|share| share > 0.2));
+        assert_eq!(differ(&of(&[1.0, -4.0]), &of(&[1.001, -4.0]), SAME), None);
+        assert!(differ(&of(&[1.0, -4.0]), &of(&[2.0, -4.0]), SAME).is_some_and(|share| share > 0.2));
         let token = |value: f64| HostTensor::of_values(ElementType::I64, vec![1], &[value]);
-        assert_eq!(differ(&token(3.0), &token(3.0)), None);
-        assert!(differ(&token(3.0), &token(4.0)).is_some());
+        assert_eq!(differ(&token(3.0), &token(3.0), SAME), None);
+        assert!(differ(&token(3.0), &token(4.0), SAME).is_some());
     }
 }

@@ -148,11 +148,18 @@ fn what_is_missing_is_said() {
 }
 
 /// Scores of which the largest is that of the number of places that the mask shows; a bad one counts all of them.
+#[derive(Default)]
 struct Seer {
     bound: NamedTensors,
     profile: usize,
     lengths: Vec<usize>,
     is_bad: bool,
+    /// Caches stay, and what is new comes where it is told.
+    keeps: bool,
+    /// Scores are higher where what is shown rises.
+    goes_by_order: bool,
+    newest: f64,
+    kept: Vec<u64>,
 }
 
 fn growing_ports() -> [Vec<Port>; 2] {
@@ -192,11 +199,35 @@ impl Meter for Seer {
         let shown: i64 = mask.iter().sum();
         assert!(past.iter().rev().take(shown as usize - 1).all(|held| *held > 0.0), "{past:?}");
         let best = if self.is_bad { mask.len() } else { shown as usize };
-        let scores: Vec<f64> = (0..9).map(|place| f64::from(u8::from(place == best))).collect();
-        past.push(1.0 + whole_numbers(&self.bound["input_ids"]).unwrap()[0] as f64);
+        let rises = past[past.len() + 1 - shown as usize..].is_sorted();
+        let largest = if self.goes_by_order && rises { 2.0 } else { 1.0 };
+        let scores: Vec<f64> = (0..9).map(|place| if place == best { largest } else { 0.0 }).collect();
+        self.newest = 1.0 + whole_numbers(&self.bound["input_ids"]).unwrap()[0] as f64;
+        past.push(self.newest);
         let present = HostTensor::of_values(ElementType::F32, vec![1, past.len()], &past);
         let logits = HostTensor::of_values(ElementType::F32, vec![1, 1, 9], &scores);
         Ok([("logits".to_owned(), logits), ("present.0".to_owned(), present)].into())
+    }
+
+    fn growing(&self) -> Vec<(String, String)> {
+        if self.keeps { vec![("past.0".into(), "present.0".into())] } else { Vec::new() }
+    }
+
+    fn step(&mut self, inputs: &NamedTensors, outputs: &[String]) -> Result<Option<NamedTensors>, BackendError> {
+        assert!(self.keeps && !inputs.contains_key("past.0"), "{:?}", inputs.keys());
+        self.bound.extend(inputs.clone());
+        let mut all = self.run()?;
+        all.retain(|name, _| outputs.contains(name));
+        Ok(Some(all))
+    }
+
+    fn keep(&mut self, place: u64) -> Result<(), BackendError> {
+        let mut past = numbers::scores(&self.bound["past.0"]).unwrap();
+        assert_eq!(past[place as usize], 0.0, "{past:?} has room at {place}");
+        past[place as usize] = self.newest;
+        self.bound.insert("past.0".into(), HostTensor::of_values(ElementType::F32, vec![1, past.len()], &past));
+        self.kept.push(place);
+        Ok(())
     }
 
     fn switch_profile(&mut self, profile: usize) -> Result<Option<()>, BackendError> {
@@ -218,16 +249,19 @@ impl Meter for Seer {
 }
 
 fn seen(is_bad: bool, given: NamedTensors, tokens: usize) -> (Seer, Result<Decoded, Failure>) {
+    seen_by(Seer { is_bad, ..Seer::default() }, [4, 7], given, tokens)
+}
+
+fn seen_by(mut meter: Seer, lengths: [u64; 2], given: NamedTensors, tokens: usize) -> (Seer, Result<Decoded, Failure>) {
     let range = |min: u64, max: u64| DimRange { min, opt: max, max };
     let profile =
         |max: u64| OptimizationProfile { inputs: [("past.0".into(), vec![range(1, 1), range(max, max)])].into() };
-    let profiles = [profile(4), profile(7)];
+    let profiles = lengths.map(profile);
     let [inputs, outputs] = growing_ports();
     let plan = Plan { inputs: &inputs, outputs: &outputs, caches: Vec::new(), states: Vec::new(), profiles: &profiles };
     let of = Loop::of(plan, &[], None).unwrap();
     assert_eq!(of.feeds, [("input_ids".to_owned(), "logits".to_owned())]);
     assert_eq!(of.count.as_deref(), Some("position_ids"));
-    let mut meter = Seer { bound: NamedTensors::new(), profile: 0, lengths: Vec::new(), is_bad };
     let decoded = of.run(&mut meter, 0, given, tokens);
     (meter, decoded)
 }
@@ -241,6 +275,26 @@ fn caches_that_grow_go_through_the_lengths_of_the_profiles() {
     // Where the shorter ones are full, the longer ones are tried beside.
     assert_eq!(meter.lengths, [4, 4, 4, 4, 7, 4, 7, 7]);
     assert_eq!(whole_numbers(&meter.bound["position_ids"]), Some(vec![6]));
+}
+
+#[test]
+fn caches_that_grow_stay_on_the_device_in_any_order() {
+    let prompt = || NamedTensors::from([(PROMPT.to_owned(), numbers(&[0]))]);
+    let tokens = |decoded: Result<Decoded, Failure>| {
+        let decoded = decoded.unwrap();
+        assert_eq!(decoded.outputs.keys().collect::<Vec<_>>(), ["logits", TOKENS], "caches are not written");
+        (whole_numbers(&decoded.outputs[TOKENS]).unwrap(), decoded.in_order)
+    };
+    let keeps = || Seer { keeps: true, ..Seer::default() };
+    let (meter, decoded) = seen_by(keeps(), [4, 7], prompt(), 8);
+    assert_eq!(tokens(decoded), ((1..=8).collect(), false));
+    // Tried in the other order where four places hold something, beside the trial of the other length.
+    assert_eq!(meter.lengths, [4, 4, 4, 4, 7, 4, 4, 7]);
+    assert_eq!(meter.kept, [1, 0], "the last run has no place left");
+    assert_eq!(numbers::scores(&meter.bound["past.0"]).unwrap(), [7.0, 6.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    let (meter, decoded) = seen_by(Seer { goes_by_order: true, ..keeps() }, [4, 7], prompt(), 8);
+    assert_eq!(tokens(decoded), ((1..=8).collect(), true));
+    assert!(meter.kept.is_empty(), "{:?}", meter.kept);
 }
 
 #[test]
