@@ -59,14 +59,19 @@ pub unsafe fn median_ms(stream: &Stream, graph: &Graph) -> Result<f64> {
 /// # Safety
 /// The memory it was captured with lives.
 pub unsafe fn graph_ms(stream: &Stream, graph: &Graph, launches: usize) -> Result<f64> {
-    let launch = |_| {
-        let from = stream.moment()?;
+    // Queued behind one another, as they are measured: a device that idles between two begins the next otherwise.
+    let mut moments = Vec::with_capacity(launches + 2);
+    for _ in 0..=launches {
+        moments.push(stream.moment()?);
         // SAFETY: as the caller vouches.
         unsafe { graph.launch()? };
-        elapsed_ms(stream, &from)
-    };
-    launch(0)?;
-    let mut times = (0..launches).map(launch).collect::<Result<Vec<f64>>>()?;
+    }
+    moments.push(stream.moment()?);
+    moments[launches + 1].wait()?;
+    let mut times = Vec::with_capacity(launches);
+    for both in moments[1..].windows(2) {
+        times.push(both[1].since_ms(&both[0])?);
+    }
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
 }

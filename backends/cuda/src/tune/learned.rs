@@ -24,12 +24,17 @@ const TILES_NEAR: usize = 4;
 const TILES_SAME: usize = 2;
 /// A library that took so many times as long on the nearest is not asked.
 const BEATEN: f64 = 1.3;
+/// Of many products each is tried with this part of the engines that compile: kernels of ours are nearly always better,
+/// and one such engine takes as long to compile as three of them.
+const PART_FOR_PRODUCT: usize = 3;
 
 /// Which products wait for others, and what those took.
 #[derive(Debug)]
 pub(super) struct Learned {
     target: gemm::Device,
     tiles: usize,
+    /// There are more distinct products than are searched whole.
+    many: bool,
     /// Signatures of steps that are searched last.
     later: BTreeSet<String>,
     timed: Vec<Timed>,
@@ -59,7 +64,8 @@ impl Learned {
             }
         }
         let mut later = BTreeSet::new();
-        if products.len() > MANY {
+        let many = products.len() > MANY;
+        if many {
             let mut whole: Vec<&Problem> = Vec::new();
             for signature in &order {
                 let problem = &products[signature];
@@ -71,7 +77,7 @@ impl Learned {
                 }
             }
         }
-        Self { target, tiles: effort.tiles, later, timed: Vec::new(), compiled_won: false }
+        Self { target, tiles: effort.tiles, many, later, timed: Vec::new(), compiled_won: false }
     }
 
     /// Whether a step is searched after the others.
@@ -80,8 +86,16 @@ impl Learned {
     }
 
     /// How hard a step is searched: libraries are not asked where they were beaten nearby, nor engines that compile where
-    /// none has won.
+    /// none has won; of many products each has few of those.
     pub fn effort(&self, effort: Effort, program: &Program, work: &Work) -> Effort {
+        let is_product = match work {
+            Work::Product(_) => true,
+            Work::Conv(conv) => conv.is_pointwise(),
+            _ => false,
+        };
+        let few = self.many && is_product;
+        let compiled = if few { effort.compiled.div_ceil(PART_FOR_PRODUCT) } else { effort.compiled };
+        let effort = Effort { compiled, ..effort };
         if !self.is_later(&signature(program, work)) {
             return effort;
         }
@@ -202,7 +216,8 @@ mod tests {
         assert!(tiles.contains(&good), "what was the best nearby is tried");
         let hard = learned.effort(effort, &program, &step.work);
         assert!(!hard.libraries && hard.compiled == 0, "the library took 20 us where the best tile took 5");
-        assert_eq!(learned.effort(effort, &program, &whole[0].work), effort);
+        let of_whole = learned.effort(effort, &program, &whole[0].work);
+        assert_eq!(of_whole, Effort { compiled: 1, ..effort }, "of many products each is tried with one that compiles");
     }
 
     #[test]
@@ -210,6 +225,8 @@ mod tests {
         let program = program((2..20).map(|at| product_of(784, at * 32, 128)));
         let learned = Learned::of(H200, &program, Effort::of_level(3), |_| false);
         assert!(program.steps.iter().all(|step| !learned.is_later(&signature(&program, &step.work))));
+        let effort = Effort::of_level(3);
+        assert_eq!(learned.effort(effort, &program, &program.steps[0].work), effort);
         let many = self::program((2..40).map(|at| product_of(784, at * 32, 128)));
         let known = signature(&many, &many.steps[30].work);
         let learned = Learned::of(H200, &many, Effort::of_level(3), |signature| signature == known);

@@ -17,8 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Candidates of a step that are compared, the best included.
+/// Candidates of a step that are compared, the best included; and where time allows all that is to be found out of them.
 const FINALISTS: usize = 5;
+const MANY_FINALISTS: usize = 10;
 /// How much slower by itself a finalist may be.
 const SLACK: f64 = 1.3;
 /// The same where the whole is one row: its matrices come from memory, whatever they take from a warm cache.
@@ -27,14 +28,14 @@ const SLACK_OF_ROWS: f64 = 2.0;
 /// A step whose share of the whole is less is not worth a comparison.
 const LEAST_SHARE: f64 = 0.001;
 /// All of it ends about after this time.
-const LONGEST: Duration = Duration::from_secs(8);
+const LONGEST: Duration = Duration::from_millis(5500);
 /// Launches of a graph whose steps were drawn, and of those that are compared at the end.
 const LAUNCHES: usize = 5;
 const LAUNCHES_AT_LAST: usize = 25;
 /// Graphs are timed in rounds of so many, after each of which candidates are given up.
 const ROUND: usize = 60;
 /// Graphs for each thing that is to be found out: with fewer nothing is, with more nothing is worth it.
-const GRAPHS_EACH: std::ops::Range<usize> = 2..12;
+const GRAPHS_EACH: std::ops::Range<usize> = 2..24;
 
 /// Steps that are computed alike.
 struct Group {
@@ -148,7 +149,12 @@ fn groups(program: &Program, tuned: &Tuned, whole_ms: f64, graphs: usize) -> Vec
         let group = groups.entry(signature.clone()).or_insert_with(|| Group {
             signature,
             steps: Vec::new(),
-            candidates: tried.iter().filter(|timed| timed.us <= tried[0].us * slack).take(finalists).cloned().collect(),
+            candidates: tried
+                .iter()
+                .filter(|timed| timed.us <= tried[0].us * slack)
+                .take(MANY_FINALISTS)
+                .cloned()
+                .collect(),
             us: 0.0,
             now: 0,
             spare: Vec::new(),
@@ -161,7 +167,9 @@ fn groups(program: &Program, tuned: &Tuned, whole_ms: f64, graphs: usize) -> Vec
         .filter(|group| group.candidates.len() > 1 && group.us >= whole_ms * 1e3 * LEAST_SHARE)
         .collect();
     let unknowns = |most: usize| groups.iter().map(|group| group.candidates.len().min(most) - 1).sum::<usize>();
-    let most = (2..=finalists).rev().find(|most| unknowns(*most) * GRAPHS_EACH.start <= graphs).unwrap_or(2);
+    // Few steps have time for many candidates, many for those that are likely the best.
+    let each = |most: usize| if most > finalists { GRAPHS_EACH.end } else { GRAPHS_EACH.start };
+    let most = (2..=MANY_FINALISTS).rev().find(|most| unknowns(*most) * each(*most) <= graphs).unwrap_or(2);
     groups.iter_mut().for_each(|group| group.candidates.truncate(most));
     groups
 }
