@@ -28,7 +28,7 @@ const SLACK_OF_ROWS: f64 = 2.0;
 /// A step whose share of the whole is less is not worth a comparison.
 const LEAST_SHARE: f64 = 0.001;
 /// All of it ends about after this time.
-const LONGEST: Duration = Duration::from_millis(5500);
+const LONGEST: Duration = Duration::from_millis(6500);
 /// Launches of a graph whose steps were drawn, and of those that are compared at the end.
 const LAUNCHES: usize = 5;
 const LAUNCHES_AT_LAST: usize = 25;
