@@ -4,7 +4,7 @@ use super::{As, Emulator, Range};
 use planforge_cuda::{
     codegen::candidates::own_kernels,
     codegen::{Generated, gemm},
-    program::{Place, Places, Program, Step, Work},
+    program::{Place, Program, Step, Work},
     view::View,
 };
 use planforge_graph::ir::Tensor;
@@ -103,19 +103,6 @@ impl<'a> Host<'a> {
         };
         let content = memory.content()[..bytes].to_vec();
         Tensor::new(edge.element, shape, content.into()).expect("it has as many bytes as its shape says")
-    }
-
-    /// Lays what is behind each cache that grows at a place of it.
-    pub fn keep(&mut self, place: usize) {
-        for number in 0..self.inputs.len() {
-            let Some(Places { rows, before, place_bytes }) = self.program.places_of_input(number) else { continue };
-            let memory = &mut self.inputs[number];
-            for row in 0..rows {
-                let begin = memory.begin + row * (before + 1) * place_bytes;
-                let [to, from] = [place, before].map(|place| begin + place * place_bytes);
-                memory.bytes.copy_within(from..from + place_bytes, to);
-            }
-        }
     }
 
     fn memories(&self) -> impl Iterator<Item = &Memory> {
