@@ -31,8 +31,8 @@ use std::{
 };
 
 /// Seeds of one run in CI, with one coordinator and with two, each split over [`SHARDS`] tests that run side by side.
-const SEEDS: Range<u64> = 0..240;
-const SEEDS_OF_TWO: Range<u64> = 0..96;
+const SEEDS: Range<u64> = 0..144;
+const SEEDS_OF_TWO: Range<u64> = 0..64;
 const SHARDS: u64 = 8;
 const AGENTS: usize = 3;
 const REQUESTS: u64 = 14;
