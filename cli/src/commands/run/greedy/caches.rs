@@ -8,11 +8,12 @@
 use super::{
     check_room,
     growing::{Growing, Length, SAME, differ, first_places, reversed},
+    numbers::is_scores,
     output_of,
 };
 use crate::failure::Failure;
 use planforge_backend::Meter;
-use planforge_types::{HostTensor, NamedTensors};
+use planforge_types::{HostTensor, NamedTensors, Port};
 
 /// With fewer places that hold something their order is not tried.
 const LEAST_TRIED: usize = 4;
@@ -155,7 +156,10 @@ impl<'a> Caches<'a> {
                 return self.step(meter, given, &NamedTensors::new(), length);
             }
         }
-        let of_reversed = match stays && self.order == Order::Untried && self.held >= LEAST_TRIED {
+        // A token alone says too little of two runs.
+        let says = |port: &Port| port.name == from && is_scores(port);
+        let is_tried = stays && self.order == Order::Untried && self.held >= LEAST_TRIED;
+        let of_reversed = match is_tried && meter.outputs().iter().any(says) {
             true => {
                 let mut turned = given.clone();
                 for cache in &self.growing.caches {
