@@ -9,7 +9,7 @@ planforge=$(realpath "$1"); mkdir -p "$2"; out=$(realpath "$2"); builds=$3; shif
 models=${*:-mobilenet-v3-large efficientnet-b0 resnet50 bert-base vit-b-16 yolo-s}
 work=${WORK:-$(mktemp -d)}; mkdir -p "$work"; cd "$work" || exit 1
 export NO_COLOR=1
-# The median of some thousand runs is as good as that of ten times as many.
+# What is looked for is what searches differ by, and each takes longer than that.
 export PLANFORGE_MEASURE_BUDGET_S=${PLANFORGE_MEASURE_BUDGET_S:-4}
 touch "$out/builds.txt"
 for number in $(seq "$builds"); do

@@ -2,7 +2,7 @@
 
 use crate::{
     plan::{self, KernelCode, PlanError, Tried, TunedOn},
-    program::{Place, Program, Work},
+    program::{Place, Work},
     versions::Versions,
 };
 use planforge_device::gpu;
@@ -63,6 +63,7 @@ pub struct InspectedProfile {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub states: BTreeMap<String, String>,
     /// Those that come out one place longer, in the same memory.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub growing: BTreeMap<String, String>,
     /// How many GELUs are computed in which form.
     #[serde(default)]
@@ -164,16 +165,11 @@ fn inspected(profile: &plan::ProfileProgram) -> InspectedProfile {
         workspace_bytes: program.workspace_bytes(),
         streams: program.steps.iter().map(|step| step.stream + 1).max().unwrap_or(1),
         tactics,
-        states: names(program, false),
-        growing: names(program, true),
+        states: program.state_names(false).collect(),
+        growing: program.state_names(true).collect(),
         gelu: program.gelus(),
         steps,
     }
-}
-
-/// Inputs that are changed in place with their outputs, by whether these are longer.
-fn names(program: &Program, grow: bool) -> BTreeMap<String, String> {
-    program.state_names(grow).map(|(input, output)| (input.to_owned(), output.to_owned())).collect()
 }
 
 impl fmt::Display for Inspection {

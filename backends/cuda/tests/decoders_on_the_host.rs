@@ -126,8 +126,8 @@ fn decode_as(emulator: &Emulator, model: Model, kind: Kind, (position, steps): (
         }
         token = expected["next_token"].to_f64s()[0] as i64;
         for (input, output) in program.state_names(false) {
-            let cache = expected.remove(output).expect("there is such an output");
-            inputs.insert(input.to_owned(), cache);
+            let cache = expected.remove(&output).expect("there is such an output");
+            inputs.insert(input, cache);
         }
     }
     eprintln!("{name} {kind:?} choice {choice}: {} steps of a program, worst error {worst:.1e}", program.steps.len());

@@ -218,7 +218,7 @@ impl Engine {
     pub fn states(&self, grow: bool) -> Vec<(String, String)> {
         let usual = &self.plan.manifest.programs[self.profile].program;
         let program = self.current().map_or(usual, |captured| &captured.program);
-        program.state_names(grow).map(|(input, output)| (input.to_owned(), output.to_owned())).collect()
+        program.state_names(grow).collect()
     }
 
     /// How many runs each of them has places for, by input, where that is known.

@@ -77,11 +77,11 @@ impl Program {
     }
 
     /// Names of inputs that are changed in place, each with its output's; those that grow, or the others.
-    pub fn state_names(&self, grow: bool) -> impl Iterator<Item = (&str, &str)> {
+    pub fn state_names(&self, grow: bool) -> impl Iterator<Item = (String, String)> {
         self.states.iter().filter(move |state| state.grows.is_some() == grow).filter_map(|state| {
             let input = self.inputs.get(state.input as usize)?;
             let output = self.outputs.get(state.output as usize)?;
-            Some((input.name.as_str(), output.name.as_str()))
+            Some((input.name.clone(), output.name.clone()))
         })
     }
 

@@ -25,7 +25,7 @@ const TILES_SAME: usize = 2;
 /// A library that took so many times as long on the nearest is not asked.
 const BEATEN: f64 = 1.3;
 /// Of many products each is tried with this part of the engines that compile: kernels of ours are nearly always better,
-/// and one such engine takes as long to compile as three of them.
+/// and one such engine takes more than twice as long to compile as one of them.
 const PART_FOR_PRODUCT: usize = 3;
 
 /// Which products wait for others, and what those took.
