@@ -21,13 +21,11 @@ Needs a GPU from compute capability 7.0 on, its driver, NVRTC and PyTorch.
 
 import argparse
 import ctypes
-import ctypes.util
-import glob
 import statistics
 
 import torch
+from cuda_driver import COOPERATIVE, Attribute, Config, check, compiled, nvrtc, pointers_to
 
-COOPERATIVE = 2
 THREADS = 384
 RUNS = 7
 WAYS = ["relaxed", "volatile", "weak", "counter"]
@@ -88,46 +86,6 @@ LOADS = {
 }
 
 
-class Attribute(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
-
-
-class Config(ctypes.Structure):
-    _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(Attribute)),
-        ("count", ctypes.c_uint),
-    ]
-
-
-def nvrtc():
-    found = ctypes.util.find_library("nvrtc")
-    places = sorted(glob.glob("/usr/local/cuda*/lib64/libnvrtc.so.*[0-9]"), key=len)
-    return ctypes.CDLL(found or places[0])
-
-
-def check(code, what):
-    if code:
-        raise RuntimeError(f"{what} failed with {code}")
-
-
-def compiled(library, source, options):
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"exchange.cu", 0, None, None), "NVRTC")
-    given = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-    failed = library.nvrtcCompileProgram(program, len(options), given)
-    ask = ("ProgramLogSize", "ProgramLog") if failed else ("CUBINSize", "CUBIN")
-    getattr(library, f"nvrtcGet{ask[0]}")(program, ctypes.byref(size))
-    text = ctypes.create_string_buffer(size.value)
-    getattr(library, f"nvrtcGet{ask[1]}")(program, text)
-    if failed:
-        raise RuntimeError(text.value.decode())
-    return text.raw
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--elements", type=int, default=768, help="halves of the row, a multiple of four")
@@ -152,7 +110,7 @@ def main():
         early = torch.zeros(1, dtype=torch.int32, device="cuda")
         torch.cuda.synchronize()
         # All blocks at once, or none: they wait for each other.
-        attribute = Attribute(id=COOPERATIVE, value=1)
+        attribute = Attribute.of(COOPERATIVE)
         stream = torch.cuda.current_stream().cuda_stream
         config = Config((blocks, 1, 1), (THREADS, 1, 1), 0, stream, ctypes.pointer(attribute), 1)
         taken = []
@@ -160,9 +118,7 @@ def main():
             arguments = [ctypes.c_uint64(tensor.data_ptr()) for tensor in (row, counters)]
             arguments += [ctypes.c_uint32(run), ctypes.c_int(given.rounds)]
             arguments += [ctypes.c_uint64(tensor.data_ptr()) for tensor in (cycles, ns, early)]
-            places = [ctypes.cast(ctypes.byref(argument), ctypes.c_void_p) for argument in arguments]
-            pointers = (ctypes.c_void_p * len(places))(*places)
-            check(driver.cuLaunchKernelEx(ctypes.byref(config), kernel, pointers, None), "launching")
+            check(driver.cuLaunchKernelEx(ctypes.byref(config), kernel, pointers_to(arguments), None), "launching")
             torch.cuda.synchronize()
             taken.append([tensor.float().mean().item() / given.rounds for tensor in (cycles, ns)])
         middle = [statistics.median(values) for values in zip(*taken)]

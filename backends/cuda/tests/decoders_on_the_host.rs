@@ -3,6 +3,7 @@
 #![expect(clippy::print_stderr, reason = "says what was tested")]
 
 mod emulator;
+mod one_row;
 
 use emulator::{
     Emulator,

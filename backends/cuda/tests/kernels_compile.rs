@@ -10,17 +10,20 @@ use planforge_cuda::{
         Generated, any, attention, best,
         depthwise::{self, Depthwise},
         expr::{Class, Expr, Index, Load},
+        gemm::Device,
         late, matvec,
         norm::{self, Row},
         one_token, pack, pointwise,
         pool::{self, Window},
         reduce::{self, How},
+        staged,
     },
     lower::lower,
     program::{Append, AttentionWork, ConvWork, Norm, OneTokenWork, ProductWork, Seen, Work},
     view::{Kind, View},
 };
 use planforge_graph::ir::{Activation, Binary, Compare, GeluForm, ReduceKind, Unary};
+use planforge_kernels_cuda::nvrtc;
 use std::collections::BTreeSet;
 
 /// Compiles where NVRTC is found; says so where it is not.
@@ -33,6 +36,67 @@ fn compile(all: &[Generated]) {
             compile_for(capability, generated);
         }
     }
+}
+
+/// How many loads from memory stand ahead of the wait for kernels ahead in the instructions for sm_90, where there is one.
+fn loads_ahead_of_the_wait(generated: &Generated) -> Option<usize> {
+    const ADDRESSED: u64 = 0x980;
+    const GLOBAL: u64 = 0x981;
+    const WAIT: u64 = 0x82e;
+    let source = nvrtc::Source { name: &generated.source.name, text: &generated.source.text, options: &[] };
+    let image = nvrtc::compile(source, nvrtc::Arch { capability: 90, specific: true }).expect("it compiles").bytes;
+    let number = |at: usize, bytes: usize| (0..bytes).fold(0, |sum, i| sum | u64::from(image[at + i]) << (8 * i));
+    let headers = (0..number(0x3c, 2)).map(|section| number(0x28, 8) as usize + 64 * section as usize);
+    // Instructions alone are run.
+    let code =
+        headers.map(|at| (number(at + 8, 8), number(at + 24, 8), number(at + 32, 8))).find(|of| of.0 & 4 != 0)?;
+    let opcodes: Vec<u64> = (code.1..code.1 + code.2).step_by(16).map(|at| number(at as usize, 8) & 0xfff).collect();
+    let wait = opcodes.iter().position(|opcode| *opcode == WAIT)?;
+    Some(opcodes[..wait].iter().filter(|opcode| [ADDRESSED, GLOBAL].contains(opcode)).count())
+}
+
+/// A compiler may read what is read through `const` and `restrict` whenever it likes.
+#[test]
+fn what_steps_write_is_not_read_ahead_of_the_wait() {
+    if !supported().contains(&90) {
+        return;
+    }
+    let row = rows(Kind::F16, &[1, 1, 768]);
+    let work = |k: u64| ProductWork {
+        a: rows(Kind::F16, &[1, 1, k]),
+        b: rows(Kind::F16, &[1, 768, k]).permuted(&[0, 2, 1]),
+        bias: None,
+        residual: Some(row.clone()),
+        y: row.clone(),
+        alpha: 1.0,
+        activation: None,
+        norm: None,
+    };
+    let device = Device { capability: 90, sm_count: 132, shared_block_bytes: 227 * 1024 };
+    for k in [768, 3072] {
+        let problem = matvec::Problem::of(&work(k), |_| true).unwrap();
+        for tile in staged::tiles(&problem, device) {
+            assert_eq!(loads_ahead_of_the_wait(&staged::generate(&problem, tile)), Some(0), "{k} {tile:?}");
+        }
+        for tile in matvec::tiles(&problem) {
+            assert_eq!(loads_ahead_of_the_wait(&matvec::generate(&problem, tile)), Some(0), "{k} {tile:?}");
+        }
+    }
+    let keys = one_token::keys_of_block(12, 1, 1024, 64);
+    let (cache, new) = (rows(Kind::F16, &[1, 12, 1024, 64]), rows(Kind::F16, &[1, 12, 1, 64]));
+    let attention = OneTokenWork {
+        q: new.clone(),
+        k: cache.clone(),
+        v: cache,
+        mask: None,
+        append: Some(Append { k: new.clone(), v: new, place: rows(Kind::I64, &[1]) }),
+        turn: None,
+        seen: Some(Seen { finite: true, early: true }),
+        parts: rows(Kind::F32, &[1, 12, 1024_u64.div_ceil(keys), 66]),
+        scale: 0.125,
+        keys,
+    };
+    assert_eq!(loads_ahead_of_the_wait(&one_token::generate(&attention)), Some(1), "the place, which is an input");
 }
 
 fn load(view: View) -> Box<Expr> {
@@ -370,7 +434,7 @@ fn kernels_of_decoders() {
         (Kind::Bf16, 8, 1, 300, 128),
         (Kind::F32, 4, 4, 48, 16),
     ] {
-        let keys = one_token::keys_of_block(shared, places, size);
+        let keys = one_token::keys_of_block(shared, heads / shared, places, size);
         let cache = rows(kind, &[1, shared, places, size]);
         let new = rows(kind, &[1, shared, 1, size]);
         let work = OneTokenWork {
@@ -416,6 +480,10 @@ fn kernels_of_decoders() {
         };
         let problem = matvec::Problem::of(&work, |_| true).unwrap();
         all.extend(matvec::tiles(&problem).into_iter().map(|tile| matvec::generate(&problem, tile)));
+        for capability in [75, 90] {
+            let device = Device { capability, sm_count: 132, shared_block_bytes: 64 * 1024 };
+            all.extend(staged::tiles(&problem, device).into_iter().map(|tile| staged::generate(&problem, tile)));
+        }
         let plain =
             matvec::Problem::of(&ProductWork { norm: None, bias: None, residual: None, ..work }, |_| false).unwrap();
         all.extend(matvec::tiles(&plain).into_iter().take(1).map(|tile| matvec::generate(&plain, tile)));

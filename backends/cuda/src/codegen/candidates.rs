@@ -3,7 +3,7 @@
 use super::{
     Generated, any, attention,
     depthwise::{self, Depthwise},
-    gemm, matvec, one_token, pointwise,
+    gemm, matvec, one_token, pointwise, staged,
 };
 use crate::program::{ConvWork, ProductWork, Program, Work};
 use planforge_graph::ir::Activation;
@@ -45,26 +45,28 @@ pub fn kernels_of(target: gemm::Device, program: &Program, work: &Work, tiles: &
     match work {
         Work::Conv(conv) if conv.taps.is_some() => depthwise_kernels(conv),
         Work::Conv(conv) => with_any(gemm(), any::Problem::of_conv(conv)),
-        Work::Product(product) if product.norm.is_some() => matvec_kernels(program, product),
+        Work::Product(product) if product.norm.is_some() => one_row_kernels(target, program, product),
         Work::Product(product) => {
             let mut kernels = with_any(gemm(), any::Problem::of_product(product));
             // Where one row is what there is at every step; elsewhere what there was is enough.
             if !program.states.is_empty() {
-                kernels.extend(matvec_kernels(program, product));
+                kernels.extend(one_row_kernels(target, program, product));
             }
             kernels
         }
         Work::Attention(work) => {
             attention::tiles(work, target.capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
         }
-        Work::OneToken(work) => vec![one_token::generate(work)],
+        Work::OneToken(work) => one_token::kernels(work, target),
         Work::Kernel(_) => Vec::new(),
     }
 }
 
-fn matvec_kernels(program: &Program, product: &ProductWork) -> Vec<Generated> {
+fn one_row_kernels(target: gemm::Device, program: &Program, product: &ProductWork) -> Vec<Generated> {
     let Some(problem) = matvec::Problem::of(product, |view| program.is_constant(view)) else { return Vec::new() };
-    matvec::tiles(&problem).into_iter().map(|tile| matvec::generate(&problem, tile)).collect()
+    let plain = matvec::tiles(&problem).into_iter().map(|tile| matvec::generate(&problem, tile));
+    let staged = staged::tiles(&problem, target).into_iter().map(|tile| staged::generate(&problem, tile));
+    plain.chain(staged).collect()
 }
 
 /// What makes a step's activation in place, behind a library that has none like it: of products any, of convolutions

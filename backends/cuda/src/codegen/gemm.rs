@@ -19,7 +19,7 @@ const CHUNK_BYTES: u64 = 16;
 /// First architecture whose blocks form clusters.
 const CLUSTERS_SINCE: u32 = 90;
 /// First architecture that multiplies bf16.
-const BF16_SINCE: u32 = 80;
+pub(super) const BF16_SINCE: u32 = 80;
 /// Element offsets are 32-bit in the kernel.
 const MAX_ELEMENTS: u64 = 1 << 31;
 /// Most blocks that share a sum: the largest cluster that every device with clusters has.
@@ -237,6 +237,15 @@ pub struct Device {
     pub sm_count: u32,
     /// Most shared memory that one block may ask for.
     pub shared_block_bytes: u32,
+}
+
+impl Device {
+    /// Dynamic shared memory that a block asks for so that so many fit onto a multiprocessor, and no more, where each has
+    /// `own_bytes` besides; the bit that lets no kernel behind begin early is none of it.
+    pub(super) fn shared_of_one_among(self, resident: u64, own_bytes: u64) -> u64 {
+        let whole = u64::from(self.shared_block_bytes) + RESERVED_BYTES;
+        (whole / resident).saturating_sub(RESERVED_BYTES + own_bytes) / 32 * 32
+    }
 }
 
 impl Tile {

@@ -14,10 +14,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) matvec(const ELEMENT* __re
     const int n0 = (blockIdx.x * GROUPS + group) * COLUMNS;
     const int first = (part * 32 + lane) * VECTOR;
     Vec<ELEMENT, VECTOR> b[AHEAD][COLUMNS];
-    // What nobody writes may be read before those ahead are done.
-#if !EARLY
     AFTER_OTHERS;
-#endif
 #pragma unroll
     for (int s = 0; s < AHEAD; s++) {
         const int k = first + s * (SHARE * 32 * VECTOR);
@@ -45,14 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) matvec(const ELEMENT* __re
     const int mine = n0 + lane;
     const bool finishes = part == 0 && lane < COLUMNS && mine < N;
 #if HAS_BIAS
-    float own_bias = 0.0f;
-    if (CONSTANT_BIAS && finishes) own_bias = to_f(bias[mine]);
-#endif
-#if EARLY
-    AFTER_OTHERS;
-#endif
-#if HAS_BIAS
-    if (!CONSTANT_BIAS && finishes) own_bias = to_f(bias[mine]);
+    const float own_bias = finishes ? to_f(bias[mine]) : 0.0f;
 #endif
 #if HAS_RESIDUAL
     float own_residual = 0.0f;

@@ -1,7 +1,7 @@
 //! Products of one row with a matrix whose columns each lie in one piece: the matrix is read once, and nothing else counts.
 //!
-//! A constant matrix is read ahead: its first vectors are on their way before the kernel waits for what is ahead of it. A
-//! normalisation of the row is made by every warp for itself.
+//! A normalisation of the row is made by every warp for itself. What was to be in registers before the kernel waits for what
+//! is ahead of it compilers read behind that wait: [`super::staged`] keeps it in shared memory.
 
 use super::{
     Generated, PRELUDE, c_float, c_type,
@@ -27,18 +27,18 @@ pub const MAX_NORM: u64 = 4096;
 /// What is computed: `y[n] = activation(alpha sum_k norm(x)[k] w[n][k] + bias[n] + residual[n])`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
-    kind: Kind,
-    n: u64,
-    k: u64,
+    pub(super) kind: Kind,
+    pub(super) n: u64,
+    pub(super) k: u64,
     /// From one column of the matrix to the next.
-    pitch: u64,
-    alpha: f32,
-    activation: Option<Activation>,
+    pub(super) pitch: u64,
+    pub(super) alpha: f32,
+    pub(super) activation: Option<Activation>,
     bias: bool,
     residual: bool,
-    constant: bool,
-    constant_bias: bool,
-    norm: Option<Norm>,
+    pub(super) constant: bool,
+    pub(super) constant_bias: bool,
+    pub(super) norm: Option<Norm>,
 }
 
 impl Problem {
@@ -150,12 +150,24 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
         ("SHARE", tile.share),
         ("AHEAD", tile.ahead),
         ("STEPS", problem.steps(tile.share)),
-        ("EARLY", problem.constant.into()),
-        ("CONSTANT_BIAS", problem.constant_bias.into()),
         ("WHOLE", problem.steps(1)),
     ] {
         define(name, &value);
     }
+    define_operands(problem, &mut define);
+    text += include_str!("matvec.cu");
+    let blocks = problem.n.div_ceil(tile.columns * WARPS / tile.share);
+    Generated {
+        source: Source { name: "matvec".into(), text },
+        grid: [super::blocks(blocks, 1), 1, 1],
+        block: [(WARPS * WARP) as u32, 1, 1],
+        shared_bytes: 0,
+    }
+}
+
+/// Says of each operand that there may be whether there is one, and what of a norm is known.
+pub(super) fn define_operands(problem: &Problem, define: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+    let element = c_type(problem.kind);
     let norm = problem.norm.as_ref();
     define("HAS_NORM", &u8::from(norm.is_some()));
     define("CENTRED", &u8::from(norm.is_some_and(|norm| norm.centred)));
@@ -170,13 +182,5 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
         define(&format!("HAS_{name}"), &u8::from(has));
         let parameter = if has { format!(", const {element}* __restrict__ {lower}") } else { String::new() };
         define(&format!("{name}_PARAMETER"), &parameter);
-    }
-    text += include_str!("matvec.cu");
-    let blocks = problem.n.div_ceil(tile.columns * WARPS / tile.share);
-    Generated {
-        source: Source { name: "matvec".into(), text },
-        grid: [super::blocks(blocks, 1), 1, 1],
-        block: [(WARPS * WARP) as u32, 1, 1],
-        shared_bytes: 0,
     }
 }

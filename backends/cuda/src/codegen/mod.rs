@@ -21,6 +21,7 @@ pub mod pack;
 pub mod pointwise;
 pub mod pool;
 pub mod reduce;
+pub mod staged;
 
 use crate::{
     source::{Source, WAIT},
@@ -56,7 +57,8 @@ pub(crate) const ALONE_BYTES: u32 = 16;
 const PRELUDE: &str = concat!(
     r#"
 // Where a kernel may begin early: let the next one do so too, unless the launch forbids it (ALONE_BYTES), and wait for
-// all that the ones ahead have written.
+// all that the ones ahead have written. What they write is read through FRESH(pointer), taken behind the wait, in kernels
+// that read anything ahead of it: what is read through a parameter that is const and restrict may be read at any time.
 #if __CUDA_ARCH__ >= 900
 #define LET_OTHERS_BEGIN \
     do { \
@@ -65,9 +67,16 @@ const PRELUDE: &str = concat!(
         if (!(asked & 16u)) asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); \
     } while (0)
 #define AFTER_OTHERS asm volatile("griddepcontrol.wait;" ::: "memory")
+template <class T> __device__ __forceinline__ T* fresh_(T* p) {
+    unsigned long long at = __cvta_generic_to_global(p);
+    asm volatile("" : "+l"(at) : : "memory");
+    return (T*)__cvta_global_to_generic(at);
+}
+#define FRESH(pointer) fresh_(pointer)
 #else
 #define LET_OTHERS_BEGIN
 #define AFTER_OTHERS
+#define FRESH(pointer) (pointer)
 #endif
 typedef unsigned char u8; typedef signed char i8; typedef unsigned short u16; typedef unsigned int u32; typedef long long i64;
 template <int BYTES> struct Raw;

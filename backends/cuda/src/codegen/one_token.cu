@@ -1,5 +1,5 @@
 // Weighted values of some of the keys, for all heads of queries that share them: SIZE / VECTOR lanes read a key or value,
-// and all of a lane's are on their way before the first is used.
+// and all of a lane's are on their way to shared memory before the first is used.
 //
 // A key is not read whose mask is -inf, or so low that no score makes up for it while another key is plainly seen.
 #define LANES (SIZE / VECTOR)
@@ -19,12 +19,33 @@ template <class T, int STEP> __device__ __forceinline__ void fetch(Vec<T, VECTOR
     }
 }
 
+// What a thread reads lies where that thread alone looks, so that none waits for another.
+#define CHUNKS (VECTOR * (int)sizeof(CACHED) / 16)
+#define STAGED(which, pass, chunk) (pool + ((((which) * PASSES + (pass)) * CHUNKS + (chunk)) * WARPS * 32 + threadIdx.x) * 16)
+template <int STEP> __device__ __forceinline__ void begin(unsigned char* pool, int which, int pass, Vec<CACHED, VECTOR>& to, const CACHED* from) {
+    if (STAGES && STEP == VECTOR) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) copy16<false>(shared_at(STAGED(which, pass, c)), from + c * (16 / (int)sizeof(CACHED)), true);
+    } else {
+        fetch<CACHED, STEP>(to, from);
+    }
+}
+template <int STEP> __device__ __forceinline__ void arrive(unsigned char* pool, int which, int pass, Vec<CACHED, VECTOR>& to) {
+    if (!STAGES || STEP != VECTOR) return;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        const uint4 of = *reinterpret_cast<const uint4*>(STAGED(which, pass, c));
+        memcpy(reinterpret_cast<char*>(to.v) + c * 16, &of, 16);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32) one_token(const QUERY* __restrict__ q, CACHED* k, CACHED* v MASK_PARAMETER APPEND_PARAMETERS TURN_PARAMETERS, float* __restrict__ parts) {
     LET_OTHERS_BEGIN;
 #if !EARLY
     AFTER_OTHERS;
 #endif
-    __shared__ float weights[SHARES][KEYS];
+    extern __shared__ __align__(128) unsigned char pool[];
+    __shared__ float2 tops[WARPS][SHARES];
     __shared__ float sums[WARPS][SHARES][SIZE];
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int part = thread % LANES, row = thread / LANES;
@@ -84,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) one_token(const QUERY* 
 #endif
 
     Vec<CACHED, VECTOR> a[PASSES], b[PASSES];
-    bool reads[PASSES];
+    bool reads[PASSES], cached[PASSES];
     CACHED* const keys = k + (i64)batch * K_BATCH + (i64)head * K_HEAD + part * VECTOR;
     CACHED* const values = v + (i64)batch * V_BATCH + (i64)head * V_HEAD + part * VECTOR;
 #pragma unroll
@@ -103,19 +124,28 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) one_token(const QUERY* 
 #if LIMITED
         reads[p] = reads[p] && key <= limit;
 #endif
-        bool cached = reads[p];
+        cached[p] = reads[p];
 #if APPENDS
-        cached = cached && key != at;
+        cached[p] = cached[p] && key != at;
 #endif
-        if (cached) {
-            fetch<CACHED, K_STEP>(a[p], keys + (i64)key * K_PLACE);
-            fetch<CACHED, V_STEP>(b[p], values + (i64)key * V_PLACE);
+        if (cached[p]) {
+            begin<K_STEP>(pool, 0, p, a[p], keys + (i64)key * K_PLACE);
+            begin<V_STEP>(pool, 1, p, b[p], values + (i64)key * V_PLACE);
         }
     }
+    copies_end_group();
 #if EARLY
     AFTER_OTHERS;
 #endif
+    q = FRESH(q);
+#if APPENDS
+    new_k = FRESH(new_k), new_v = FRESH(new_v);
+#endif
+    Vec<QUERY, VECTOR> own[SHARES];
+#pragma unroll
+    for (int h = 0; h < SHARES; h++) fetch<QUERY, Q_STEP>(own[h], q + (i64)batch * Q_BATCH + (i64)(head * SHARES + h) * Q_HEAD + part * VECTOR);
 #if TURNS
+    cosines = FRESH(cosines), sines = FRESH(sines);
     float cosine[VECTOR], sine[VECTOR];
     {
         Vec<QUERY, VECTOR> c, s;
@@ -170,82 +200,82 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) one_token(const QUERY* 
     float query[SHARES][VECTOR];
 #pragma unroll
     for (int h = 0; h < SHARES; h++) {
-        Vec<QUERY, VECTOR> own;
-        fetch<QUERY, Q_STEP>(own, q + (i64)batch * Q_BATCH + (i64)(head * SHARES + h) * Q_HEAD + part * VECTOR);
 #pragma unroll
-        for (int j = 0; j < VECTOR; j++) query[h][j] = to_f(own.v[j]);
+        for (int j = 0; j < VECTOR; j++) query[h][j] = to_f(own[h].v[j]);
         TURN(query[h])
 #pragma unroll
         for (int j = 0; j < VECTOR; j++) query[h][j] *= SCALE;
     }
+    copies_wait_but<0>();
 #pragma unroll
     for (int p = 0; p < PASSES; p++) {
-        const int i = p * AT_ONCE + row, key = first + i;
+        if (!cached[p]) continue;
+        arrive<K_STEP>(pool, 0, p, a[p]);
+        arrive<V_STEP>(pool, 1, p, b[p]);
+    }
+    // Every warp for itself: weights beside the largest of its own scores.
 #pragma unroll
-        for (int h = 0; h < SHARES; h++) {
-            float score = 0.0f;
-            if (reads[p]) {
+    for (int h = 0; h < SHARES; h++) {
+        float score[PASSES], sum[VECTOR], most = LOWEST, all = 0.0f;
 #pragma unroll
-                for (int j = 0; j < VECTOR; j++) score += query[h][j] * to_f(a[p].v[j]);
-            }
+        for (int p = 0; p < PASSES; p++) {
+            score[p] = 0.0f;
+            if (!reads[p]) continue;
 #pragma unroll
-            for (int far = LANES / 2; far > 0; far /= 2) score += __shfl_xor_sync(0xffffffffu, score, far);
-            if (part == 0 && i < KEYS) {
+            for (int j = 0; j < VECTOR; j++) score[p] += query[h][j] * to_f(a[p].v[j]);
+        }
+#pragma unroll
+        for (int far = LANES / 2; far > 0; far /= 2)
+#pragma unroll
+            for (int p = 0; p < PASSES; p++) score[p] += __shfl_xor_sync(0xffffffffu, score[p], far);
+#pragma unroll
+        for (int p = 0; p < PASSES; p++) {
 #if HAS_MASK
-                if (reads[p]) score += to_f(mask[(i64)batch * MASK_BATCH + (i64)(head * SHARES + h) * MASK_HEAD + (i64)key * MASK_PLACE]);
+            if (reads[p]) score[p] += to_f(mask[(i64)batch * MASK_BATCH + (i64)(head * SHARES + h) * MASK_HEAD + (i64)(first + p * AT_ONCE + row) * MASK_PLACE]);
 #endif
-                weights[h][i] = reads[p] ? score : LOWEST;
-            }
+            if (!reads[p]) score[p] = LOWEST;
+            most = score[p] > most ? score[p] : most;
         }
-    }
-    __syncthreads();
-    for (int h = warp; h < SHARES; h += WARPS) {
-        float most = LOWEST, all = 0.0f;
-        for (int i = lane; i < KEYS; i += 32) most = weights[h][i] > most ? weights[h][i] : most;
 #pragma unroll
-        for (int far = 16; far > 0; far /= 2) { const float o = __shfl_xor_sync(0xffffffffu, most, far); most = o > most ? o : most; }
-        for (int i = lane; i < KEYS; i += 32) {
-            const float w = weights[h][i] > LOWEST ? __expf(weights[h][i] - most) : 0.0f;
-            weights[h][i] = w;
+        for (int far = LANES; far < 32; far *= 2) { const float o = __shfl_xor_sync(0xffffffffu, most, far); most = o > most ? o : most; }
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) sum[j] = 0.0f;
+#pragma unroll
+        for (int p = 0; p < PASSES; p++) {
+            if (!reads[p]) continue;
+            const float w = score[p] > LOWEST ? __expf(score[p] - most) : 0.0f;
             all += w;
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) sum[j] += w * to_f(b[p].v[j]);
         }
 #pragma unroll
-        for (int far = 16; far > 0; far /= 2) all += __shfl_xor_sync(0xffffffffu, all, far);
-        if (lane == 0) {
-            to[h * PARTS * (SIZE + 2) + SIZE] = most;
-            to[h * PARTS * (SIZE + 2) + SIZE + 1] = all;
+        for (int far = LANES; far < 32; far *= 2) {
+            all += __shfl_xor_sync(0xffffffffu, all, far);
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], far);
         }
+        if (lane < LANES) {
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) sums[warp][h][part * VECTOR + j] = sum[j];
+        }
+        if (lane == 0) tops[warp][h] = make_float2(most, all);
     }
-    __syncthreads();
-    float sum[SHARES][VECTOR];
-#pragma unroll
-    for (int h = 0; h < SHARES; h++)
-#pragma unroll
-        for (int j = 0; j < VECTOR; j++) sum[h][j] = 0.0f;
-#pragma unroll
-    for (int p = 0; p < PASSES; p++) {
-        if (!reads[p]) continue;
-#pragma unroll
-        for (int h = 0; h < SHARES; h++) {
-            const float w = weights[h][p * AT_ONCE + row];
-#pragma unroll
-            for (int j = 0; j < VECTOR; j++) sum[h][j] += w * to_f(b[p].v[j]);
-        }
-    }
-#pragma unroll
-    for (int h = 0; h < SHARES; h++)
-#pragma unroll
-        for (int j = 0; j < VECTOR; j++) {
-#pragma unroll
-            for (int far = 16; far >= LANES; far /= 2) sum[h][j] += __shfl_xor_sync(0xffffffffu, sum[h][j], far);
-            if (lane < LANES) sums[warp][h][part * VECTOR + j] = sum[h][j];
-        }
     __syncthreads();
     for (int i = thread; i < SHARES * SIZE; i += WARPS * 32) {
         const int h = i / SIZE, d = i % SIZE;
-        float f = 0.0f;
+        float most = LOWEST, all = 0.0f, f = 0.0f;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) f += sums[w][h][d];
+        for (int w = 0; w < WARPS; w++) most = tops[w][h].x > most ? tops[w][h].x : most;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float share = tops[w][h].x > LOWEST ? __expf(tops[w][h].x - most) : 0.0f;
+            f += share * sums[w][h][d];
+            all += share * tops[w][h].y;
+        }
         to[h * PARTS * (SIZE + 2) + d] = f;
+        if (d == 0) {
+            to[h * PARTS * (SIZE + 2) + SIZE] = most;
+            to[h * PARTS * (SIZE + 2) + SIZE + 1] = all;
+        }
     }
 }

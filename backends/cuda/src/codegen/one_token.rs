@@ -4,7 +4,7 @@
 //! How many keys there are is data: keys whose mask says so are not read, and a block without any other ends at once. One
 //! captured graph serves every length up to the room of the cache.
 
-use super::{BLOCK, Generated, PRELUDE, c_float, c_type, kernel};
+use super::{BLOCK, Generated, PRELUDE, TENSOR_PRELUDE, c_float, c_type, gemm, kernel, staged::RESIDENT};
 use crate::{
     program::{OneTokenWork, Seen},
     source::{Source, WAIT},
@@ -22,19 +22,21 @@ const MAX_PASSES: u64 = 8;
 const MAX_SHARES: u64 = 8;
 /// Most elements of all heads of queries that share keys: sums of every warp lie in shared memory.
 const MAX_WIDTH: u64 = 2048;
-/// Blocks that keep a large device busy.
-const BLOCKS: u64 = 264;
+/// Blocks that keep a large device busy: where each multiprocessor has one, none has two while another has none. Of several
+/// heads of queries for each of keys there is more to compute, for which there are two.
+const BLOCKS: u64 = 132;
 
 /// Keys that the warps of a block read at once.
 fn keys_at_once(size: u64) -> u64 {
     WARPS * (WARP / (size / VECTOR))
 }
 
-/// Keys of one block, where so many heads with keys of their own have `places` of this `size` each.
-pub fn keys_of_block(heads: u64, places: u64, size: u64) -> u64 {
+/// Keys of one block, where so many heads with keys of their own, each for so many heads of queries, have `places` of this
+/// `size`.
+pub fn keys_of_block(heads: u64, shares: u64, places: u64, size: u64) -> u64 {
     let once = keys_at_once(size);
-    let wanted = (places * heads).div_ceil(BLOCKS);
-    let passes = wanted.div_ceil(once).next_power_of_two().clamp(1, MAX_PASSES);
+    let wanted = (places * heads).div_ceil(BLOCKS * shares.min(2));
+    let passes = wanted.div_ceil(once).clamp(1, MAX_PASSES);
     // A block of fewer keys than lanes of a warp would leave some of them idle while weights are made.
     (once * passes).max(WARP)
 }
@@ -52,11 +54,28 @@ fn stride(view: &View, axis: usize) -> u64 {
     if view.dims[axis] == 1 { 0 } else { view.strides[axis] }
 }
 
+/// Most that a block stages of keys and values; with more they go to registers right away.
+const MAX_STAGED_BYTES: u64 = 32 << 10;
+
+/// The kernel of a step, by itself and where a multiprocessor holds no more than some of its blocks.
+pub fn kernels(work: &OneTokenWork, device: gemm::Device) -> Vec<Generated> {
+    let plain = generate(work);
+    let [_, heads, _, size] = [0, 1, 2, 3].map(|axis| work.q.dims[axis]);
+    let shares = heads / work.k.dims[1];
+    let own_bytes = WARPS * shares * (size + 2) * 4;
+    let used = u64::from(plain.shared_bytes);
+    let asked = RESIDENT.into_iter().map(|resident| device.shared_of_one_among(resident, own_bytes));
+    let fits = |bytes: &u64| *bytes >= used && bytes + own_bytes <= device.shared_block_bytes.into();
+    let padded: Vec<Generated> =
+        asked.filter(fits).map(|bytes| Generated { shared_bytes: bytes as u32, ..plain.clone() }).collect();
+    [plain].into_iter().chain(padded).collect()
+}
+
 /// Arguments: q, k, v, mask?, (new k, new v, place)?, (cosines, sines)?, parts.
 pub fn generate(work: &OneTokenWork) -> Generated {
     let [batch, heads, _, size] = [0, 1, 2, 3].map(|axis| work.q.dims[axis]);
     let [shared, places] = [1, 2].map(|axis| work.k.dims[axis]);
-    let mut text = format!("{PRELUDE}\n");
+    let mut text = format!("{PRELUDE}{TENSOR_PRELUDE}\n");
     let mut define = |name: &str, value: &dyn std::fmt::Display| {
         let _ = writeln!(text, "#define {name} {value}");
     };
@@ -117,13 +136,18 @@ pub fn generate(work: &OneTokenWork) -> Generated {
     define("LIMITED", &u8::from(work.seen.is_some()));
     define("FINITE", &u8::from(work.seen.is_some_and(|seen| seen.finite)));
     define("EARLY", &u8::from(work.seen.is_some_and(|seen| seen.early)));
+    // Keys and values that each lane has on their way.
+    let passes = work.keys.div_ceil(keys_at_once(size));
+    let staged_bytes = 2 * passes * WARPS * WARP * VECTOR * work.k.kind.bytes();
+    let stages = staged_bytes <= MAX_STAGED_BYTES;
+    define("STAGES", &u8::from(stages));
     text += include_str!("one_token.cu");
     let size32 = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     Generated {
         source: Source { name: "one_token".into(), text },
         grid: [size32(work.parts.dims[2]), size32(shared), size32(batch)],
         block: [size32(WARPS * WARP), 1, 1],
-        shared_bytes: 0,
+        shared_bytes: if stages { staged_bytes as u32 } else { 0 },
     }
 }
 

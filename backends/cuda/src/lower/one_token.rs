@@ -458,7 +458,7 @@ impl Lowering<'_> {
             let early = matches!(place, Some(Place::Input(number)) if is_input(number));
             Seen { finite, early }
         });
-        let keys = keys_of_block(batch * k.dims[1], places, size);
+        let keys = keys_of_block(batch * k.dims[1], heads / k.dims[1], places, size);
         let parts_dims = [batch, heads, places.div_ceil(keys), size + 2];
         let parts = View::rows(self.temporary("parts", Kind::F32, &parts_dims), Kind::F32, &parts_dims);
         let work =

@@ -128,7 +128,7 @@ impl Emulator {
 /// The source with everything that only a GPU's compiler understands replaced by what `cuda.h` and `tensor.h` have.
 fn on_host(text: &str, as_: As) -> Result<String, String> {
     let mut text = text.to_owned();
-    let early = "#define LET_OTHERS_BEGIN\n#define AFTER_OTHERS\n";
+    let early = "#define LET_OTHERS_BEGIN\n#define AFTER_OTHERS\n#define FRESH(pointer) (pointer)\n";
     between(&mut text, "#if __CUDA_ARCH__ >= 900\n#define LET_OTHERS_BEGIN", "#endif\n", early)?;
     between(
         &mut text,

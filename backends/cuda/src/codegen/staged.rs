@@ -1,0 +1,125 @@
+//! Products of one row by tensor cores, a block's columns of the matrix in its shared memory before it waits.
+//!
+//! What a kernel has read ahead in registers it waits for before it may wait for others, and several kernels ahead of each
+//! other then wait for memory one by one. Copies to shared memory go on meanwhile: so a block for each multiprocessor, and
+//! of two or three kernels at once, read while one computes. How many there are is set by the shared memory that a launch
+//! asks for: where more blocks fit, some multiprocessors get two of one kernel and others none.
+
+use super::{
+    Generated, PRELUDE, TENSOR_PRELUDE, c_float, c_type,
+    expr::{Digits, activation},
+    gemm,
+    matvec::{self, Problem},
+};
+use crate::{source::Source, view::Kind};
+use std::fmt::Write as _;
+
+/// The sum over this many elements is a piece that a warp takes; of halves of a row each has some.
+const PIECE: u64 = 32;
+const WARP: u64 = 32;
+const WARPS: [u64; 3] = [12, 8, 4];
+/// Most columns of a block: each is finished by a thread of the first warp.
+const MAX_COLUMNS: u64 = 32;
+/// Columns of a block where there are more than one for each multiprocessor.
+const COLUMNS_OF_MANY: [u64; 2] = [24, 16];
+/// Blocks of which a multiprocessor holds no more.
+pub(super) const RESIDENT: [u64; 2] = [2, 3];
+/// Registers of a thread that hold columns.
+const MAX_HELD: u64 = 48;
+
+/// How the work is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Columns of a block.
+    columns: u64,
+    warps: u64,
+    /// Dynamic shared memory that is asked for, which may be more than is used.
+    shared_bytes: u32,
+}
+
+/// Bytes of shared memory that a block uses.
+fn used_bytes(problem: &Problem, columns: u64, warps: u64) -> u64 {
+    let (rows, sums) = if problem.norm.is_some() { (4, 3) } else { (1, 1) };
+    let k = problem.k;
+    columns * (k + PIECE) * 2 + rows * (k / 2 + 16) * 4 + sums * columns * warps * 4 + warps * 8 + columns * 4
+}
+
+/// Matrices of sixteen columns, and whether one of eight over both halves of K is left.
+fn matrices(columns: u64) -> (u64, bool) {
+    let rest = columns % 16;
+    (columns / 16 + u64::from(rest > 8), (1..=8).contains(&rest))
+}
+
+/// Whether a thread's part of the columns fits into its registers.
+fn is_held(problem: &Problem, tile: Tile) -> bool {
+    let (full, half) = matrices(tile.columns);
+    let own = |pieces: u64| pieces.div_ceil(tile.warps) * 8;
+    let pieces = problem.k / PIECE;
+    full * own(pieces) + u64::from(half) * own(pieces / 2) <= MAX_HELD
+}
+
+/// Tiles that are worth timing; none where the matrix is computed, or of sizes that are not whole pieces.
+pub fn tiles(problem: &Problem, device: gemm::Device) -> Vec<Tile> {
+    let since = if problem.kind == Kind::Bf16 { gemm::BF16_SINCE } else { 0 };
+    let fits = matches!(problem.kind, Kind::F16 | Kind::Bf16)
+        && device.capability >= since
+        && problem.constant
+        && problem.k.is_multiple_of(2 * PIECE);
+    if !fits {
+        return Vec::new();
+    }
+    let sms = u64::from(device.sm_count.max(1));
+    let each = problem.n.div_ceil(sms);
+    let columns = if each <= MAX_COLUMNS { vec![each] } else { COLUMNS_OF_MANY.to_vec() };
+    let most = u64::from(device.shared_block_bytes);
+    let mut tiles = Vec::new();
+    for columns in columns {
+        let one_each = problem.n.div_ceil(columns) <= sms;
+        for warps in WARPS.into_iter().filter(|&warps| warps == WARPS[2] || warps <= problem.k / PIECE) {
+            let used = used_bytes(problem, columns, warps).next_multiple_of(32);
+            let asked = |resident: u64| device.shared_of_one_among(resident, 0);
+            let asked = if one_each { RESIDENT.map(asked).to_vec() } else { vec![used] };
+            let tile = |bytes: u64| Tile { columns, warps, shared_bytes: bytes as u32 };
+            tiles.extend(asked.into_iter().filter(|&bytes| bytes >= used && bytes <= most).map(tile));
+        }
+    }
+    // Fewer warps are worth a try where a row is short.
+    let several = tiles.iter().any(|tile| tile.warps > WARPS[2]);
+    tiles.retain(|tile| !several || tile.warps > WARPS[2]);
+    tiles
+}
+
+/// Arguments: as of [`matvec::generate`].
+pub fn generate(problem: &Problem, tile: Tile) -> Generated {
+    let element = c_type(problem.kind);
+    let mut text = format!("{PRELUDE}{TENSOR_PRELUDE}\n");
+    let mut define = |name: &str, value: &dyn std::fmt::Display| {
+        let _ = writeln!(text, "#define {name} {value}");
+    };
+    define("ELEMENT", &element);
+    define("ONES", if problem.kind == Kind::F16 { &"0x3c003c00u" } else { &"0x3f803f80u" });
+    define("ALPHA", &c_float(problem.alpha));
+    define(
+        "ACTIVATION",
+        &problem.activation.map_or("f".to_owned(), |op| activation(op, Digits::of(problem.kind), "f")),
+    );
+    for (name, value) in [
+        ("N", problem.n),
+        ("K", problem.k),
+        ("STRIDE", problem.pitch),
+        ("COLUMNS", tile.columns),
+        ("WARPS", tile.warps),
+        ("HELD", is_held(problem, tile).into()),
+        ("CONSTANT_BIAS", problem.constant_bias.into()),
+    ] {
+        define(name, &value);
+    }
+    matvec::define_operands(problem, &mut define);
+    text += include_str!("staged.cu");
+    Generated {
+        source: Source { name: "staged".into(), text },
+        grid: [super::blocks(problem.n, tile.columns), 1, 1],
+        block: [(tile.warps * WARP) as u32, 1, 1],
+        shared_bytes: tile.shared_bytes,
+    }
+}
