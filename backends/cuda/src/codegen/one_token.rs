@@ -214,7 +214,7 @@ pub fn joined(work: &OneTokenWork, out: &View, guarded: bool) -> Generated {
     let (first, second) = if early { (live.as_str(), WAIT) } else { (WAIT, live.as_str()) };
     source.text = source.text.replacen(
         &format!("LET_OTHERS_BEGIN;\n{WAIT}"),
-        &format!("LET_OTHERS_BEGIN;\n{first}\n{second}"),
+        &format!("LET_OTHERS_BEGIN;\n{first}\n{second}\nparts = FRESH(parts);"),
         1,
     );
     Generated { source, grid: [size32(heads), size32(batch), 1], block: [threads, 1, 1], shared_bytes: 0 }
