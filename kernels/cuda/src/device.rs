@@ -535,12 +535,18 @@ impl Kernel {
         self.begins_early = false;
     }
 
-    /// Lets a block ask for more shared memory than a kernel gets by default.
+    /// Lets a block ask for more shared memory than a kernel gets by default; launches that may ask for more already go on
+    /// being allowed to.
     pub fn allow_shared_bytes(&self, bytes: u32) -> Result<()> {
         let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let value = i32::try_from(bytes).unwrap_or(i32::MAX);
         doing("use the device", self.module.0.context.bind_to_thread())?;
         // SAFETY: the function is alive through its module.
+        let allowed = unsafe { result::function::get_function_attribute(self.function, attribute) };
+        if allowed.is_ok_and(|allowed| allowed >= value) {
+            return Ok(());
+        }
+        // SAFETY: as above.
         let set = unsafe { result::function::set_function_attribute(self.function, attribute, value) };
         set.map_err(|error| {
             DeviceError::from_driver(format!("give kernel {} {bytes} bytes of shared memory", self.name), error)
