@@ -9,8 +9,6 @@
 #define PIECES (K / 32)
 #define QUADS ((K / 4 + THREADS - 1) / THREADS)
 #define SUMS (HAS_NORM ? 3 : 1)
-#define FULL (COLUMNS % 16 > 8 ? COLUMNS / 16 + 1 : COLUMNS / 16)
-#define HALF (COLUMNS % 16 > 0 && COLUMNS % 16 <= 8)
 #define OWN ((PIECES + WARPS - 1) / WARPS)
 #define OWN_HALF ((PIECES / 2 + WARPS - 1) / WARPS)
 // Elements from one column to the next, so that eight lanes read from all banks, and words of a row.

@@ -103,7 +103,10 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
         "ACTIVATION",
         &problem.activation.map_or("f".to_owned(), |op| activation(op, Digits::of(problem.kind), "f")),
     );
+    let (full, half) = matrices(tile.columns);
     for (name, value) in [
+        ("FULL", full),
+        ("HALF", half.into()),
         ("N", problem.n),
         ("K", problem.k),
         ("STRIDE", problem.pitch),
