@@ -2,6 +2,7 @@
 
 mod agree;
 mod ahead;
+mod climb;
 mod late;
 mod learned;
 mod refine;

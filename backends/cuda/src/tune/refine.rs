@@ -4,8 +4,15 @@
 //! Of a hundred steps each is a hundredth of the whole, and candidates differ by a tenth of that: less than a time of the
 //! whole is uncertain by. So graphs in which every step has one of its candidates by chance are timed, some hundred of
 //! them, which tells all steps' candidates apart at once (`screen`).
+//!
+//! What candidates add to the whole is more than a sum where kernels of several steps share multiprocessors. Where steps
+//! are of few kinds, which decoders' are, each candidate is tried by itself in place of what was found, as long as that gains.
 
-use super::{Timed, Tuned, screen::Screen};
+use super::{
+    Timed, Tuned,
+    climb::{GAIN, Reached, climb},
+    screen::Screen,
+};
 use crate::{
     program::{Program, Work},
     runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, graph_ms, keep_libraries_behind, prepare},
@@ -34,6 +41,11 @@ const LAUNCHES: usize = 5;
 const LAUNCHES_AT_LAST: usize = 25;
 /// Graphs are timed in rounds of so many, after each of which candidates are given up.
 const ROUND: usize = 60;
+/// Where every candidate is tried by itself in less than this time, that is done, from several beginnings, for about so long.
+const LONGEST_SWEEP: Duration = Duration::from_millis(600);
+const LONGEST_CLIMB: Duration = Duration::from_millis(3500);
+/// Beginnings beside what was found: choices that were quickest by chance.
+const BEGINNINGS: usize = 3;
 /// Graphs for each thing that is to be found out: with fewer nothing is, with more nothing is worth it.
 const GRAPHS_EACH: std::ops::Range<usize> = 2..24;
 
@@ -97,7 +109,8 @@ pub(super) fn refine(
         }
         screen.settle();
     }
-    let (best, first) = (screen.best(), vec![0; groups.len()]);
+    let best = climbed(&mut graph, &mut groups, &screen)?;
+    let first = vec![0; groups.len()];
     // Steps may not add up: what was found has to be quicker than what was there, measured in turns.
     let (mut best_ms, mut first_ms) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..3 {
@@ -131,6 +144,33 @@ pub(super) fn refine(
         }
     }
     Ok(())
+}
+
+/// The quickest choice that is reached from what was found, or from one that was quick by chance, by exchanging one
+/// candidate after the other.
+fn climbed(graph: &mut Whole<'_>, groups: &mut [Group], screen: &Screen) -> Result<Vec<usize>> {
+    let (found, began) = (screen.best(), Instant::now());
+    let candidates: Vec<usize> = groups.iter().map(|group| group.candidates.len()).collect();
+    let mut tried = 0;
+    let mut ms_of = |choice: &[usize]| {
+        tried += 1;
+        graph.ms_of(groups, choice, LAUNCHES_AT_LAST).map(|ms| ms.unwrap_or(f64::INFINITY))
+    };
+    let found_ms = ms_of(&found)?;
+    let exchanges = candidates.iter().map(|count| count - 1).sum::<usize>();
+    if began.elapsed() * exchanges as u32 > LONGEST_SWEEP {
+        return Ok(found);
+    }
+    let go_on = || began.elapsed() < LONGEST_CLIMB;
+    let mut best = Reached { choice: found.clone(), ms: found_ms };
+    for begin in [found].into_iter().chain(screen.quickest(BEGINNINGS)).take_while(|_| go_on()) {
+        let reached = climb(begin, &candidates, &mut ms_of, &go_on)?;
+        if reached.ms < best.ms * GAIN {
+            best = reached;
+        }
+    }
+    tracing::info!(tried, found_ms, best_ms = best.ms, "candidates are exchanged one by one");
+    Ok(best.choice)
 }
 
 /// The steps that are compared, with as many candidates as so many `graphs` tell apart.

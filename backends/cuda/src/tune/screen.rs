@@ -113,6 +113,13 @@ impl Screen {
         self.groups.iter().map(Group::best).collect()
     }
 
+    /// The choices with which the whole was quickest when it was timed, the quickest first.
+    pub fn quickest(&self, count: usize) -> Vec<Vec<usize>> {
+        let mut trials: Vec<&Trial> = self.trials.iter().collect();
+        trials.sort_by(|a, b| a.us.total_cmp(&b.us));
+        trials.iter().take(count).map(|trial| trial.choice.clone()).collect()
+    }
+
     /// Tells effects apart; gives the deviation of one time from what they add up to, and the middle time. `None` while
     /// there are too few times to say.
     fn fit(&mut self) -> Option<(f64, f64)> {
