@@ -14,6 +14,11 @@ use planforge_graph::ir::{Binary, Node, Op, Unary, ValueId};
 /// Largest expression that is carried into its user; bounds a kernel's text.
 const MAX_LAZY: usize = 40;
 
+/// Whether `whole` is `dims` behind nothing but ones, or the same.
+fn is_behind_ones<T: PartialEq + From<u8>>(dims: &[T], whole: &[T]) -> bool {
+    whole.strip_suffix(dims).is_some_and(|ones| ones.iter().all(|one| *one == T::from(1)))
+}
+
 impl Lowering<'_> {
     pub(super) fn pointwise(&mut self, node: &Node) -> Outcome<()> {
         if matches!(node.op, Op::Identity | Op::Cast { .. }) && self.states.is_same(node.outputs[0]) {
@@ -119,9 +124,10 @@ impl Lowering<'_> {
             return Ok(only);
         }
         if let Some(Bound::Lazy { expression, origins: more }) = self.bound.get(&id)
-            && self.dims(id)? == dims
+            && is_behind_ones(&self.dims(id)?, dims)
         {
-            let expression = expression.clone();
+            let mut expression = expression.clone();
+            expression.map_views(&mut |view| view.broadcast(dims).expect("ones alone stand before it"));
             for origin in more {
                 if !origins.contains(origin) {
                     origins.push(origin.clone());
@@ -154,7 +160,8 @@ impl Lowering<'_> {
                     | Op::Where
                     | Op::Cast { .. }
             );
-            takes && self.graph.static_shape(user.outputs[0]) == self.graph.static_shape(id)
+            let shapes = [id, user.outputs[0]].map(|id| self.graph.static_shape(id));
+            takes && matches!(&shapes, [Some(own), Some(its)] if is_behind_ones(own, its))
         });
         if carried && expression.size() <= MAX_LAZY {
             self.bound.insert(id, Bound::Lazy { expression, origins });
