@@ -29,7 +29,7 @@ use planforge_cuda::{
     plan::drop_unused_sources,
     program::{Edge, Program},
     runtime::{Constants, Context, Device, Kernels},
-    tune::{Effort, Times, tune},
+    tune::{Effort, ReadyProgram, Streams, Times, quickest},
     versions::CUDA_REVISION,
     view::Kind,
 };
@@ -174,7 +174,8 @@ fn main() -> Outcome<()> {
     let mut effort = Effort::of_level(arguments.level);
     effort.tries_late &= !arguments.libraries_behind;
     let began = Instant::now();
-    let tuned = tune(&device, &mut program, &weights, effort, &mut known, &mut |_, _, _| true)?;
+    let ready = quickest(&device, &program, &weights, effort, &mut known, &mut Streams::new(), &mut |_, _, _| true)?;
+    let ReadyProgram { program, tuned, forms_ms, .. } = ready;
     let tuned_s = began.elapsed().as_secs_f64();
     if tuned.timed > 0 {
         std::fs::write(&times_file, serde_json::to_vec(&known)?)?;
@@ -192,7 +193,7 @@ fn main() -> Outcome<()> {
     };
     let built = json!({
         "ready": true, "steps": program.steps.len(), "kinds": by_kind(&program), "imported_s": imported_s,
-        "states": program.states.len(), "tuned_s": tuned_s, "timed": tuned.timed, "known": tuned.known, "device_mib": device_bytes >> 20,
+        "states": program.states.len(), "tuned_s": tuned_s, "forms_ms": forms_ms, "timed": tuned.timed, "known": tuned.known, "device_mib": device_bytes >> 20,
         "gelu": program.gelus(), "plan_mib": plan_bytes >> 20, "weights_mib": program.weight_bytes >> 20, "arena_mib": program.arena_bytes >> 20,
         "driver": version(&libraries.driver), "cudnn": version(&libraries.dnn), "cublaslt": version(&libraries.blaslt),
     });

@@ -10,13 +10,13 @@ use crate::{
     failure::model,
     lower::{changes_inputs, lower},
     plan::{
-        self, ProfileProgram, Tried, rows,
+        ProfileProgram, Tried, rows,
         weights::{self, Pool},
     },
     program::Program,
     runtime::{Constants, Device, RuntimeError},
     source::source_digest,
-    tune::{Effort, Streams, Times, choose_streams, tune},
+    tune::{Effort, ReadyProgram, Streams, Times, quickest},
     versions::Versions,
     view::Kind,
 };
@@ -31,7 +31,7 @@ use planforge_plan::{GraphSummary, PassSummary};
 use planforge_types::{
     BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision, failure::chain,
 };
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
 /// Programs of every profile, without tactics, and all there is to say of the graph.
 #[derive(Debug)]
@@ -238,21 +238,10 @@ pub fn finish(
         device_bytes: weights.len_bytes(),
     };
     for (program, &rows_apart) in draft.programs.iter().zip(&draft.rows_apart) {
-        let mut program = program.clone();
-        let began = Instant::now();
-        device.compile_all(&program.sources)?;
-        let (kernels, seconds) = (program.sources.len(), began.elapsed().as_secs_f32());
-        tracing::info!(kernels, seconds, "kernels without a choice are compiled");
-        let tuned = tune(device, &mut program, &weights, Effort::of_level(level), &mut times, go_on)?;
+        let ready = quickest(device, program, &weights, Effort::of_level(level), &mut times, &mut streams, go_on)?;
+        let ReadyProgram { program, tuned, context, .. } = ready;
         finished.timed += tuned.timed;
         finished.known += tuned.known;
-        plan::drop_unused_sources(&mut program);
-        // Tactics that were known are not compiled yet: all at once, not each when its step is made ready.
-        device.compile_all(&program.sources)?;
-        // Made ready here rather than at the first load, and what cuDNN compiles for it is kept.
-        let step_us = tuned.tried.iter().filter_map(|(step, timed)| Some((step.as_str(), timed.first()?.us))).collect();
-        let compares = Effort::of_level(level).compares;
-        let context = choose_streams(device, &mut program, &weights, &step_us, compares, &mut streams)?;
         finished.device_bytes += context.memory.bytes() - weights.len_bytes();
         for source in &program.sources {
             finished.code.insert(source_digest(source), device.cubin(source)?);

@@ -11,8 +11,10 @@ use emulator::{
 };
 use planforge_cuda::{
     build::target,
-    lower::{Lowered, lower},
+    codegen::gemm,
+    lower::{Lowered, heads, lower},
     program::{Program, Step, Work},
+    tune::{Effort, forms},
     view::Kind,
 };
 use planforge_graph::{
@@ -96,11 +98,23 @@ fn decode(emulator: &Emulator, name: &'static str, precision: Precision, kind: K
     decode_as(emulator, Model { name, precision, rewrite: |_| {} }, kind, steps, choice);
 }
 
-fn decode_as(emulator: &Emulator, model: Model, kind: Kind, (position, steps): (i64, i64), choice: usize) {
-    let (name, graph) = (model.name, rewritten(model, None));
-    let Lowered { program, weights } = lowered(&graph, kind);
-    let mut inputs = first(&graph);
-    let mut host = Host::new(emulator, &program, &weights, &inputs);
+fn decode_as(emulator: &Emulator, model: Model, kind: Kind, steps: (i64, i64), choice: usize) {
+    let graph = rewritten(model, None);
+    let lowered = lowered(&graph, kind);
+    decode_by(emulator, model.name, &graph, &lowered, steps, choice);
+}
+
+/// The same with a program that was lowered from the graph.
+fn decode_by(
+    emulator: &Emulator,
+    name: &str,
+    graph: &Graph,
+    Lowered { program, weights }: &Lowered,
+    (position, steps): (i64, i64),
+    choice: usize,
+) {
+    let mut inputs = first(graph);
+    let mut host = Host::new(emulator, program, weights, &inputs);
     let mut token = 3;
     let mut worst: f64 = 0.0;
     for position in position..position + steps {
@@ -110,9 +124,9 @@ fn decode_as(emulator: &Emulator, model: Model, kind: Kind, (position, steps): (
             let number = program.inputs.iter().position(|edge| edge.name == name).expect("there is such an input");
             host.inputs[number].put(inputs[name].bytes());
         }
-        let mut expected = interpreter::execute(&graph, &inputs).expect("the reference computes it");
+        let mut expected = interpreter::execute(graph, &inputs).expect("the reference computes it");
         for step in &program.steps {
-            let choices = kernels(&program, step);
+            let choices = kernels(program, step);
             let (kernel, as_) = &choices[choice.min(choices.len() - 1)];
             host.run(step, kernel, *as_).unwrap_or_else(|error| panic!("{name}, {}: {error}", step.name));
         }
@@ -122,7 +136,7 @@ fn decode_as(emulator: &Emulator, model: Model, kind: Kind, (position, steps): (
                 continue;
             }
             let error = error(&got, expected);
-            assert!(error < BOUND, "{name} {kind:?} at {position}: relative error of {} {error:e}", edge.name);
+            assert!(error < BOUND, "{name} at {position}: relative error of {} {error:e}", edge.name);
             worst = worst.max(error);
         }
         token = expected["next_token"].to_f64s()[0] as i64;
@@ -131,7 +145,7 @@ fn decode_as(emulator: &Emulator, model: Model, kind: Kind, (position, steps): (
             inputs.insert(input, cache);
         }
     }
-    eprintln!("{name} {kind:?} choice {choice}: {} steps of a program, worst error {worst:.1e}", program.steps.len());
+    eprintln!("{name} choice {choice}: {} steps of a program, worst error {worst:.1e}", program.steps.len());
 }
 
 #[test]
@@ -143,6 +157,43 @@ fn tokens_are_decoded_in_place() {
         decode(&emulator, name, Precision::Fp16, Kind::F16, (46, 2), 1);
         decode(&emulator, name, Precision::Fp32, Kind::F32, (0, 2), 2);
     }
+}
+
+#[test]
+fn a_head_in_one_kernel_gives_the_same_tokens() {
+    let Some(emulator) = Emulator::new() else { return };
+    let device = gemm::Device { capability: 90, sm_count: 132, shared_block_bytes: 227 * 1024 };
+    for (name, heads) in [("gpt2-tiny-step", 2), ("llama-tiny-step", 0)] {
+        let graph = imported(name, Precision::Fp16);
+        let Lowered { program, weights } = lowered(&graph, Kind::F16);
+        let older = heads::fused(&program, gemm::Device { capability: 80, ..device });
+        assert!(older.is_none(), "{name}: a device without clusters has no such kernel");
+        let fused = heads::fused(&program, device);
+        assert_eq!(fused.is_some(), heads > 0, "{name}");
+        let forms = |level: u8| forms(&program, device, Effort::of_level(level)).len();
+        assert_eq!(
+            [forms(0), forms(3)],
+            [1, 1 + usize::from(heads > 0)],
+            "{name}: both are compared where anything is"
+        );
+        let Some(program) = fused else { continue };
+        program.check().expect("the program holds together");
+        let count = |kind: &str| program.steps.iter().filter(|step| step.work.kind() == kind).count();
+        assert_eq!([count("heads"), count("join_parts"), count("one_token_attention")], [heads, 0, 0], "{name}");
+        let lowered = Lowered { program, weights };
+        for (steps, choice) in [((0, 3), 0), ((46, 2), 1)] {
+            decode_by(&emulator, name, &graph, &lowered, steps, choice);
+        }
+    }
+}
+
+/// Row and sum have the same elements, one of them behind one more dimension of one.
+#[test]
+fn a_row_that_is_looked_up_for_a_sum_has_no_step_of_its_own() {
+    let Lowered { program, .. } = lowered(&imported("gpt2-tiny-step", Precision::Fp16), Kind::F16);
+    let of_origin = |name: &str| program.steps.iter().position(|step| step.origins.iter().any(|origin| origin == name));
+    let found = [of_origin("/positions/Gather"), of_origin("/positions/Add")];
+    assert!(found[0].is_some() && found[0] == found[1], "{found:?}");
 }
 
 #[test]

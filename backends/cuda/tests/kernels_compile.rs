@@ -11,7 +11,7 @@ use planforge_cuda::{
         depthwise::{self, Depthwise},
         expr::{Class, Expr, Index, Load},
         gemm::Device,
-        late, matvec,
+        heads, late, matvec,
         norm::{self, Row},
         one_token, pack, pointwise,
         pool::{self, Window},
@@ -19,7 +19,7 @@ use planforge_cuda::{
         staged,
     },
     lower::lower,
-    program::{Append, AttentionWork, ConvWork, Norm, OneTokenWork, ProductWork, Seen, Work},
+    program::{Append, AttentionWork, ConvWork, HeadsWork, Norm, OneTokenWork, ProductWork, Seen, Work},
     view::{Kind, View},
 };
 use planforge_graph::ir::{Activation, Binary, Compare, GeluForm, ReduceKind, Unary};
@@ -43,6 +43,7 @@ fn loads_ahead_of_the_wait(generated: &Generated) -> Option<usize> {
     const ADDRESSED: u64 = 0x980;
     const GLOBAL: u64 = 0x981;
     const WAIT: u64 = 0x82e;
+    const EXIT: u64 = 0x94d;
     let source = nvrtc::Source { name: &generated.source.name, text: &generated.source.text, options: &[] };
     let image = nvrtc::compile(source, nvrtc::Arch { capability: 90, specific: true }).expect("it compiles").bytes;
     let number = |at: usize, bytes: usize| (0..bytes).fold(0, |sum, i| sum | u64::from(image[at + i]) << (8 * i));
@@ -51,7 +52,11 @@ fn loads_ahead_of_the_wait(generated: &Generated) -> Option<usize> {
     let code =
         headers.map(|at| (number(at + 8, 8), number(at + 24, 8), number(at + 32, 8))).find(|of| of.0 & 4 != 0)?;
     let opcodes: Vec<u64> = (code.1..code.1 + code.2).step_by(16).map(|at| number(at as usize, 8) & 0xfff).collect();
-    let wait = opcodes.iter().position(|opcode| *opcode == WAIT)?;
+    // Blocks that do nothing but wait have a wait of their own.
+    let goes_on = |at: usize| !opcodes[at + 1..].iter().take(3).any(|opcode| *opcode == EXIT);
+    let mut waits = (0..opcodes.len()).filter(|at| opcodes[*at] == WAIT && goes_on(*at));
+    let wait = waits.next()?;
+    assert_eq!(waits.next(), None, "{}: it waits once", generated.source.name);
     Some(opcodes[..wait].iter().filter(|opcode| [ADDRESSED, GLOBAL].contains(opcode)).count())
 }
 
@@ -95,9 +100,16 @@ fn what_steps_write_is_not_read_ahead_of_the_wait() {
         parts: rows(Kind::F32, &[1, 12, 1024_u64.div_ceil(keys), 66]),
         scale: 0.125,
         keys,
+        guarded: false,
     };
-    let joined = one_token::joined(&attention, &attention.q, false);
-    for kernel in [one_token::generate(&attention), joined] {
+    let joined = one_token::joined(&attention, &attention.q);
+    let mut heads =
+        head_work(Kind::F16, (12, 1024, 64), Norm { epsilon: 1e-5, centred: true, scale: None, bias: None });
+    heads.product.bias = None;
+    let mut all = vec![one_token::generate(&attention), joined];
+    all.extend(heads::kernels(&heads, device));
+    assert_eq!(all.len(), 3, "a head has a kernel");
+    for kernel in all {
         let loads = loads_ahead_of_the_wait(&kernel);
         assert!(
             loads.is_some_and(|loads| loads <= 1),
@@ -105,6 +117,38 @@ fn what_steps_write_is_not_read_ahead_of_the_wait() {
             kernel.source.name
         );
     }
+}
+
+/// A decoder's heads by so many, over caches of so many places of this size, behind a norm.
+fn head_work(kind: Kind, (heads, places, size): (u64, u64, u64), norm: Norm) -> HeadsWork {
+    let (k, n) = (heads * size, 3 * heads * size);
+    let y = rows(kind, &[1, 1, n]);
+    let part = |at: u64| View { offset: at * k, ..rows(kind, &[1, heads, 1, size]) };
+    let cache = rows(kind, &[1, heads, places, size]);
+    let product = ProductWork {
+        a: rows(kind, &[1, 1, k]),
+        b: rows(kind, &[1, n, k]).permuted(&[0, 2, 1]),
+        bias: Some(rows(kind, &[n])),
+        residual: None,
+        y,
+        alpha: 1.0,
+        activation: None,
+        norm: Some(norm),
+    };
+    let attention = OneTokenWork {
+        q: part(0),
+        k: cache.clone(),
+        v: cache,
+        mask: None,
+        append: Some(Append { k: part(1), v: part(2), place: rows(Kind::I64, &[1]) }),
+        turn: None,
+        seen: Some(Seen { finite: true, early: true }),
+        parts: rows(Kind::F32, &[1, heads, 1, size + 2]),
+        scale: 0.125,
+        keys: places,
+        guarded: false,
+    };
+    HeadsWork { product, attention, o: rows(kind, &[1, heads, 1, size]) }
 }
 
 fn load(view: View) -> Box<Expr> {
@@ -456,14 +500,15 @@ fn kernels_of_decoders() {
             parts: rows(Kind::F32, &[1, heads, places.div_ceil(keys), size + 2]),
             scale: 0.125,
             keys,
+            guarded: false,
         };
         all.push(one_token::generate(&work));
-        all.push(one_token::joined(&work, &work.q, false));
+        all.push(one_token::joined(&work, &work.q));
         let turn = Some([rows(kind, &[size]), rows(kind, &[size])]);
         let seen = Some(Seen { finite: true, early: true });
         let limited = OneTokenWork { mask: None, turn, seen, ..work.clone() };
         all.push(one_token::generate(&limited));
-        all.push(one_token::joined(&limited, &work.q, true));
+        all.push(one_token::joined(&OneTokenWork { guarded: true, ..limited.clone() }, &work.q));
         all.push(one_token::generate(&OneTokenWork { mask: None, append: None, ..work }));
     }
     let norm = |kind: Kind, k: u64, centred: bool| Norm {
@@ -495,6 +540,19 @@ fn kernels_of_decoders() {
         let plain =
             matvec::Problem::of(&ProductWork { norm: None, bias: None, residual: None, ..work }, |_| false).unwrap();
         all.extend(matvec::tiles(&plain).into_iter().take(1).map(|tile| matvec::generate(&plain, tile)));
+    }
+    let clusters = Device { capability: 90, sm_count: 132, shared_block_bytes: 227 * 1024 };
+    for (kind, heads, places, size) in
+        [(Kind::F16, 12, 1024, 64), (Kind::Bf16, 12, 2048, 64), (Kind::F16, 16, 48, 32), (Kind::Bf16, 4, 4096, 16)]
+    {
+        let work = head_work(kind, (heads, places, size), norm(kind, heads * size, true));
+        let kernels = heads::kernels(&work, clusters);
+        assert_eq!(kernels.len(), 1, "{heads} heads of {places} places of {size}");
+        assert!(heads::kernels(&work, Device { capability: 89, ..clusters }).is_empty(), "there are no clusters");
+        assert!(heads::kernels(&work, Device { sm_count: 8 * heads as u32 - 1, ..clusters }).is_empty(), "too few");
+        let supported = supported();
+        let with_clusters = ARCHITECTURES.iter().filter(|arch| **arch >= 90 && supported.contains(arch));
+        with_clusters.for_each(|arch| kernels.iter().for_each(|kernel| compile_for(*arch, kernel)));
     }
     all.push(best::of_parts(&rows(Kind::F16, &[1, 50257]), true, false));
     all.push(best::of_all(25, &rows(Kind::I64, &[1]), true, false));

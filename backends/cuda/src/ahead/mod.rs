@@ -13,7 +13,7 @@ use crate::{
     build::Draft,
     codegen::gemm,
     source::{Source, source_digest},
-    tune::{Effort, own_sources},
+    tune::{Effort, forms, own_sources},
 };
 use planforge_kernels_cuda::{
     compilers::Compilers,
@@ -63,8 +63,7 @@ fn target_of(gpu: &GpuFacts, arch: Arch) -> gemm::Device {
 pub fn sources(draft: &Draft, gpu: &GpuFacts, arch: Arch, level: u8) -> BTreeMap<Digest, Source> {
     let (target, effort) = (target_of(gpu, arch), Effort::of_level(level));
     let mut all = BTreeMap::new();
-    for program in &draft.programs {
-        let mut program = program.clone();
+    for mut program in draft.programs.iter().flat_map(|program| forms(program, target, effort)) {
         let (own, _) = own_sources(target, &mut program, &BTreeMap::new(), effort);
         all.extend(program.sources.into_iter().chain(own).map(|source| (source_digest(&source), source)));
     }

@@ -7,7 +7,7 @@ use crate::{
     build::Draft,
     program::{Program, Work},
     runtime,
-    tune::{Effort, compiled_engines, own_sources},
+    tune::{Effort, compiled_engines, forms, own_sources},
 };
 use planforge_backend::Cancel;
 use planforge_kernels_cuda::{
@@ -83,9 +83,8 @@ impl LibraryPlans<'_> {
         }
         let effort = Effort::of_level(self.level);
         let mut works: Vec<(Program, Work)> = Vec::new();
-        for program in &draft.programs {
-            let mut program = program.clone();
-            let target = super::target_of_device(self.device, self.arch);
+        let target = super::target_of_device(self.device, self.arch);
+        for mut program in draft.programs.iter().flat_map(|program| forms(program, target, effort)) {
             let (_, found) = own_sources(target, &mut program, &BTreeMap::new(), effort);
             works.extend(found.into_iter().map(|work| (program.clone(), work)));
         }

@@ -3,7 +3,7 @@
 use super::{
     Generated, any, attention,
     depthwise::{self, Depthwise},
-    gemm, matvec, one_token, pointwise, staged,
+    gemm, heads, matvec, one_token, pointwise, staged,
 };
 use crate::program::{ConvWork, ProductWork, Program, Work};
 use planforge_graph::ir::Activation;
@@ -58,6 +58,7 @@ pub fn kernels_of(target: gemm::Device, program: &Program, work: &Work, tiles: &
             attention::tiles(work, target.capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
         }
         Work::OneToken(work) => one_token::kernels(work, target),
+        Work::Heads(work) => heads::kernels(work, target),
         Work::Kernel(_) => Vec::new(),
     }
 }
@@ -75,7 +76,7 @@ pub fn after(work: &Work) -> Option<Generated> {
     let (activation, y) = match work {
         Work::Product(product) => (product.activation?, &product.y),
         Work::Conv(conv) => (conv.activation.filter(|op| matches!(op, Activation::Gelu(_)))?, &conv.y),
-        Work::Kernel(_) | Work::Attention(_) | Work::OneToken(_) => return None,
+        Work::Kernel(_) | Work::Attention(_) | Work::OneToken(_) | Work::Heads(_) => return None,
     };
     pointwise::in_place(activation, y).ok()
 }

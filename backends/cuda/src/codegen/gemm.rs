@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 /// What is copied at once.
 const CHUNK_BYTES: u64 = 16;
 /// First architecture whose blocks form clusters.
-const CLUSTERS_SINCE: u32 = 90;
+pub(super) const CLUSTERS_SINCE: u32 = 90;
 /// First architecture that multiplies bf16.
 pub(super) const BF16_SINCE: u32 = 80;
 /// Element offsets are 32-bit in the kernel.

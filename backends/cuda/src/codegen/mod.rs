@@ -12,6 +12,7 @@ pub mod cell;
 pub mod depthwise;
 pub mod expr;
 pub mod gemm;
+pub mod heads;
 pub mod late;
 pub mod matvec;
 pub mod nest;

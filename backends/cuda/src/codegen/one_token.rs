@@ -153,11 +153,11 @@ pub fn generate(work: &OneTokenWork) -> Generated {
 
 /// Puts the parts together, a block for each head; `out` is `[batch][heads][1][size]`. A query without any key gets no
 /// number, or where `guarded` zeros. Arguments: parts, place?, out.
-pub fn joined(work: &OneTokenWork, out: &View, guarded: bool) -> Generated {
+pub fn joined(work: &OneTokenWork, out: &View) -> Generated {
     let [batch, heads, count, row] = [0, 1, 2, 3].map(|axis| work.parts.dims[axis]);
     let size = row - 2;
     let threads = size.max(WARP);
-    let nothing = if guarded { "0.0f" } else { "__int_as_float(0x7fffffff)" };
+    let nothing = if work.guarded { "0.0f" } else { "__int_as_float(0x7fffffff)" };
     let mut parameters = vec!["const float* __restrict__ parts".to_owned()];
     // Parts that nothing was read for were not written.
     let live = match (&work.append, work.seen) {

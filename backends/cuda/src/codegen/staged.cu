@@ -1,5 +1,6 @@
 // y[n] = activation(ALPHA sum_k norm(x)[k] w[n][k] + bias[n] + residual[n]): a block's columns of the matrix are in its shared
-// memory before it waits for what is ahead of it, and are multiplied by tensor cores, of which the warps share K.
+// memory before it waits for what is ahead of it, and are multiplied by tensor cores, of which the warps share K. Or the
+// columns are of a head's query, key and value, and the blocks of its cluster go on to its attention.
 //
 // A factor has eight columns for the one row. Of a norm they are what the row is less its first element, times the scale,
 // what rounding took from that, the scale and the shift: so the sums with these come along, and mean and variance may be
@@ -15,10 +16,6 @@
 #define PITCH (K + 32)
 #define ROW_WORDS (K / 2 + 16)
 
-__device__ __forceinline__ float low_of(u32 pair, half_t) { half_t h; h.b = (u16)pair; return to_f(h); }
-__device__ __forceinline__ float high_of(u32 pair, half_t) { half_t h; h.b = (u16)(pair >> 16); return to_f(h); }
-__device__ __forceinline__ float low_of(u32 pair, bf16_t) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high_of(u32 pair, bf16_t) { return __uint_as_float(pair & 0xffff0000u); }
 #define LOW(pair) low_of(pair, ELEMENT())
 #define HIGH(pair) high_of(pair, ELEMENT())
 
@@ -29,6 +26,11 @@ struct Shared {
     float2 stats[WARPS];
     // In memory, for what is read to a register ahead of a wait compilers may read behind it.
     float biases[COLUMNS];
+    // Whether columns have been copied.
+    i64 copied;
+#if HEADS
+    Caches caches;
+#endif
 };
 
 // A lane's part of a matrix of sixteen columns, two steps of the sum: eight elements of one column each.
@@ -42,19 +44,57 @@ __device__ __forceinline__ void add_product(float (&d)[2][4], const uint4& upper
     multiply(ELEMENT(), d[1], second, b.z, b.w);
 }
 
+#if HEADS
+// Of each head's queries, new keys and new values a block of its cluster has as many.
+extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREADS, 3) heads(const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, ELEMENT* k, ELEMENT* v, const PLACE* __restrict__ place, ELEMENT* __restrict__ y) {
+    const int head = blockIdx.x, rank = blockIdx.y;
+#define N_OF(c) (((c) < PART ? Q_COLUMN : (c) < 2 * PART ? K_COLUMN : V_COLUMN) + head * SIZE + rank * PART + (c) % PART)
+#define IS_COLUMN(c) true
+#define COLUMNS_HERE COLUMNS
+#define IS_FILLER (head >= HEAD_COUNT)
+#else
 extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER RESIDUAL_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, ELEMENT* __restrict__ y) {
+#define N_OF(c) ((int)blockIdx.x * COLUMNS + (c))
+#define IS_COLUMN(c) (N_OF(c) < N)
+#define COLUMNS_HERE min(COLUMNS, N - (int)blockIdx.x * COLUMNS)
+// Where all multiprocessors have a block of every kernel, the next one's find room on all of them alike.
+#define IS_FILLER ((int)blockIdx.x * COLUMNS >= N)
+#endif
     LET_OTHERS_BEGIN;
+    if (IS_FILLER) {
+        AFTER_OTHERS;
+        return;
+    }
     extern __shared__ __align__(128) unsigned char pool[];
     Shared& s = *(Shared*)pool;
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, quarter = lane % 4, column = lane / 4;
-    const int n0 = blockIdx.x * COLUMNS;
+#if ARRIVALS
+    if (thread == 0) {
+        begin_count(&s.copied);
+#if HEADS
+        begin_count(&s.caches.copied), begin_count(&s.caches.told[0]), begin_count(&s.caches.told[1]);
+        expect(&s.caches.told[0], 3 * SIZE * 2), expect(&s.caches.told[1], RANKS * SENDERS * (PART + 2) * 4);
+#endif
+        counts_begun();
+        expect(&s.copied, COLUMNS_HERE * K * 2);
+    }
+    __syncthreads();
+    if (thread < COLUMNS_HERE) copy_whole(s.w + thread * PITCH, w + (i64)N_OF(thread) * STRIDE, K * 2, &s.copied);
+#else
 #pragma unroll 4
     for (int i = thread; i < COLUMNS * (K / 8); i += THREADS) {
-        const int c = i / (K / 8), k = i % (K / 8) * 8;
-        const bool there = n0 + c < N;
-        copy16<false>(shared_at(s.w + c * PITCH + k), w + (i64)(there ? n0 + c : 0) * STRIDE + k, there);
+        const int c = i / (K / 8);
+        const bool there = IS_COLUMN(c);
+        copy16<false>(shared_at(s.w + c * PITCH + i % (K / 8) * 8), w + (i64)(there ? N_OF(c) : 0) * STRIDE + i % (K / 8) * 8, there);
     }
     copies_end_group();
+#endif
+#if HEADS
+    ELEMENT* const keys = k + (i64)head * K_HEAD;
+    ELEMENT* const values = v + (i64)head * V_HEAD;
+    const Slice slice = slice_of((i64)place[0], rank);
+    begin_caches(s.caches, slice, keys, values);
+#endif
 #if HAS_NORM
     uint2 gamma[QUADS];
 #pragma unroll
@@ -73,12 +113,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
         *(uint2*)&s.rows[3][2 * i] = beta;
     }
 #endif
-    const int n = n0 + thread;
-    const bool finishes = thread < COLUMNS && n < N;
 #if HAS_BIAS && CONSTANT_BIAS
-    if (finishes) s.biases[thread] = to_f(bias[n]);
+    if (thread < COLUMNS && IS_COLUMN(thread)) s.biases[thread] = to_f(bias[N_OF(thread)]);
 #endif
+#if ARRIVALS
+    wait_for(&s.copied);
+#if HEADS
+    wait_for(&s.caches.copied);
+#endif
+#else
     copies_wait_but<0>();
+#endif
     __syncthreads();
 #if HELD
     uint4 full[FULL ? FULL : 1][OWN][2], half[OWN_HALF][2];
@@ -96,6 +141,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
     }
 #endif
 #endif
+#if HEADS
+    Part part;
+    prepare(s.caches, slice, rank, part);
+    // What is told to a block that has not begun is lost.
+    all_blocks_begun();
+#endif
+    // A column is finished by four lanes, each of which has the sums of as many warps.
+    const int mine_at = thread / 4;
+    const bool finishes = mine_at < COLUMNS && IS_COLUMN(mine_at);
     AFTER_OTHERS;
     x = FRESH(x);
 #if HAS_BIAS
@@ -113,10 +167,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
 #endif
     float more = 0.0f;
 #if HAS_BIAS
-    if (finishes) more = CONSTANT_BIAS ? s.biases[thread] : to_f(bias[n]);
+    if (finishes) more = CONSTANT_BIAS ? s.biases[mine_at] : to_f(bias[N_OF(mine_at)]);
 #endif
 #if HAS_RESIDUAL
-    if (finishes) more += to_f(residual[n]);
+    if (finishes) more += to_f(residual[N_OF(mine_at)]);
 #endif
 #if HAS_NORM
     float sum = 0.0f, squares = 0.0f;
@@ -138,6 +192,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
         if (thread + e * THREADS < K / 4) *(uint2*)&s.rows[0][2 * (thread + e * THREADS)] = mine[e];
 #endif
     __syncthreads();
+#if HAS_NORM
+#pragma unroll
+    for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, far), squares += __shfl_xor_sync(0xffffffffu, squares, far);
+    if (lane == 0) s.stats[warp] = make_float2(sum, squares);
+#endif
 #if FULL
     float d[FULL][2][4];
     {
@@ -208,32 +267,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
 #endif
     }
 #endif
-#if HAS_NORM
-#pragma unroll
-    for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, far), squares += __shfl_xor_sync(0xffffffffu, squares, far);
-    if (lane == 0) s.stats[warp] = make_float2(sum, squares);
-#endif
     __syncthreads();
-    if (!finishes) return;
-    float of[SUMS];
+    if (warp < (COLUMNS + 7) / 8) {
+        float of[SUMS];
 #pragma unroll
-    for (int j = 0; j < SUMS; j++) {
-        of[j] = 0.0f;
+        for (int j = 0; j < SUMS; j++) {
+            of[j] = 0.0f;
 #pragma unroll
-        for (int v = 0; v < WARPS / 4; v++) {
-            const float4 part = ((const float4*)s.sums[j][thread])[v];
-            of[j] += (part.x + part.y) + (part.z + part.w);
+            for (int v = 0; v < WARPS / 4; v++) of[j] += s.sums[j][finishes ? mine_at : 0][quarter * (WARPS / 4) + v];
         }
-    }
-    float f = of[0];
 #if HAS_NORM
-    float mean = 0.0f, square = 0.0f;
+        float mean = 0.0f, square = 0.0f;
 #pragma unroll
-    for (int v = 0; v < WARPS; v++) mean += s.stats[v].x, square += s.stats[v].y;
-    mean *= 1.0f / K, square *= 1.0f / K;
-    if (CENTRED) square = fmaxf(square - mean * mean, 0.0f), f -= mean * of[1];
-    f = f * rsqrtf(square + EPSILON) + of[2];
+        for (int v = 0; v < WARPS / 4; v++) mean += s.stats[quarter * (WARPS / 4) + v].x, square += s.stats[quarter * (WARPS / 4) + v].y;
 #endif
-    f = f * ALPHA + more;
-    put(y[n], ACTIVATION);
+#pragma unroll
+        for (int far = 1; far < 4; far *= 2) {
+#pragma unroll
+            for (int j = 0; j < SUMS; j++) of[j] += __shfl_xor_sync(0xffffffffu, of[j], far);
+#if HAS_NORM
+            mean += __shfl_xor_sync(0xffffffffu, mean, far), square += __shfl_xor_sync(0xffffffffu, square, far);
+#endif
+        }
+        float f = of[0];
+#if HAS_NORM
+        mean *= 1.0f / K, square *= 1.0f / K;
+        if (CENTRED) square = fmaxf(square - mean * mean, 0.0f), f -= mean * of[1];
+        f = f * rsqrtf(square + EPSILON) + of[2];
+#endif
+        f = f * ALPHA + more;
+#if HEADS
+        // Of two columns each of the eight lanes tells one block.
+        const float other = __shfl_xor_sync(0xffffffffu, f, 4);
+        const int first = mine_at / 2 * 2, to = mine_at % 2 * 4 + quarter;
+        const u32 pair = mine_at % 2 ? pack2<ELEMENT>(other, f) : pack2<ELEMENT>(f, other);
+        if (finishes) tell(at_rank(&s.caches.whole[first / PART][rank * PART + first % PART], to), pair, at_rank(&s.caches.told[0], to));
+#else
+        if (finishes && quarter == 0) put(y[N_OF(mine_at)], ACTIVATION);
+#endif
+    }
+#if HEADS
+    wait_for(&s.caches.told[0]);
+    attend(s.caches, slice, part, keys, values, y + head * O_HEAD + rank * PART);
+#endif
 }

@@ -2,8 +2,9 @@
 //!
 //! What a kernel has read ahead in registers it waits for before it may wait for others, and several kernels ahead of each
 //! other then wait for memory one by one. Copies to shared memory go on meanwhile: so a block for each multiprocessor, and
-//! of two or three kernels at once, read while one computes. How many there are is set by the shared memory that a launch
-//! asks for: where more blocks fit, some multiprocessors get two of one kernel and others none.
+//! of two to four kernels at once, read while one computes. How many there are is set by the shared memory that a launch
+//! asks for, and there are blocks that do nothing but wait for as many multiprocessors as would be left: where more blocks
+//! fit, some multiprocessors get two of one kernel and others none.
 
 use super::{
     Generated, PRELUDE, TENSOR_PRELUDE, c_float, c_type,
@@ -15,15 +16,15 @@ use crate::{source::Source, view::Kind};
 use std::fmt::Write as _;
 
 /// The sum over this many elements is a piece that a warp takes; of halves of a row each has some.
-const PIECE: u64 = 32;
-const WARP: u64 = 32;
+pub(super) const PIECE: u64 = 32;
+pub(super) const WARP: u64 = 32;
 const WARPS: [u64; 3] = [12, 8, 4];
 /// Most columns of a block: each is finished by a thread of the first warp.
 const MAX_COLUMNS: u64 = 32;
 /// Columns of a block where there are more than one for each multiprocessor.
 const COLUMNS_OF_MANY: [u64; 2] = [24, 16];
 /// Blocks of which a multiprocessor holds no more.
-pub(super) const RESIDENT: [u64; 2] = [2, 3];
+pub(super) const RESIDENT: [u64; 2] = [2, 4];
 /// Registers of a thread that hold columns.
 const MAX_HELD: u64 = 48;
 
@@ -31,17 +32,20 @@ const MAX_HELD: u64 = 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
     /// Columns of a block.
-    columns: u64,
-    warps: u64,
+    pub(super) columns: u64,
+    pub(super) warps: u64,
+    /// Blocks, some of which may have no columns.
+    pub(super) blocks: u64,
     /// Dynamic shared memory that is asked for, which may be more than is used.
-    shared_bytes: u32,
+    pub(super) shared_bytes: u32,
 }
 
 /// Bytes of shared memory that a block uses.
-fn used_bytes(problem: &Problem, columns: u64, warps: u64) -> u64 {
+pub(super) fn used_bytes(problem: &Problem, columns: u64, warps: u64) -> u64 {
     let (rows, sums) = if problem.norm.is_some() { (4, 3) } else { (1, 1) };
     let k = problem.k;
-    columns * (k + PIECE) * 2 + rows * (k / 2 + 16) * 4 + sums * columns * warps * 4 + warps * 8 + columns * 4
+    let counts = 16;
+    columns * (k + PIECE) * 2 + rows * (k / 2 + 16) * 4 + sums * columns * warps * 4 + warps * 8 + columns * 4 + counts
 }
 
 /// Matrices of sixteen columns, and whether one of eight over both halves of K is left.
@@ -74,12 +78,13 @@ pub fn tiles(problem: &Problem, device: gemm::Device) -> Vec<Tile> {
     let most = u64::from(device.shared_block_bytes);
     let mut tiles = Vec::new();
     for columns in columns {
-        let one_each = problem.n.div_ceil(columns) <= sms;
+        let needed = problem.n.div_ceil(columns);
+        let one_each = needed <= sms;
         for warps in WARPS.into_iter().filter(|&warps| warps == WARPS[2] || warps <= problem.k / PIECE) {
             let used = used_bytes(problem, columns, warps).next_multiple_of(32);
             let asked = |resident: u64| device.shared_of_one_among(resident, 0);
             let asked = if one_each { RESIDENT.map(asked).to_vec() } else { vec![used] };
-            let tile = |bytes: u64| Tile { columns, warps, shared_bytes: bytes as u32 };
+            let tile = |bytes: u64| Tile { columns, warps, blocks: needed.max(sms), shared_bytes: bytes as u32 };
             tiles.extend(asked.into_iter().filter(|&bytes| bytes >= used && bytes <= most).map(tile));
         }
     }
@@ -91,12 +96,23 @@ pub fn tiles(problem: &Problem, device: gemm::Device) -> Vec<Tile> {
 
 /// Arguments: as of [`matvec::generate`].
 pub fn generate(problem: &Problem, tile: Tile) -> Generated {
-    let element = c_type(problem.kind);
-    let mut text = format!("{PRELUDE}{TENSOR_PRELUDE}\n");
+    let text = text(problem, tile, "#define HEADS 0\n");
+    Generated {
+        source: Source { name: "staged".into(), text },
+        grid: [tile.blocks as u32, 1, 1],
+        block: [(tile.warps * WARP) as u32, 1, 1],
+        shared_bytes: tile.shared_bytes,
+    }
+}
+
+/// The source behind what else is `defined`.
+pub(super) fn text(problem: &Problem, tile: Tile, defined: &str) -> String {
+    let mut text =
+        format!("{PRELUDE}{TENSOR_PRELUDE}{}\n", concat!(include_str!("pairs.cuh"), include_str!("arrivals.cuh")));
     let mut define = |name: &str, value: &dyn std::fmt::Display| {
         let _ = writeln!(text, "#define {name} {value}");
     };
-    define("ELEMENT", &element);
+    define("ELEMENT", &c_type(problem.kind));
     define("ONES", if problem.kind == Kind::F16 { &"0x3c003c00u" } else { &"0x3f803f80u" });
     define("ALPHA", &c_float(problem.alpha));
     define(
@@ -118,11 +134,7 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
         define(name, &value);
     }
     matvec::define_operands(problem, &mut define);
+    text += defined;
     text += include_str!("staged.cu");
-    Generated {
-        source: Source { name: "staged".into(), text },
-        grid: [super::blocks(problem.n, tile.columns), 1, 1],
-        block: [(tile.warps * WARP) as u32, 1, 1],
-        shared_bytes: tile.shared_bytes,
-    }
+    text
 }

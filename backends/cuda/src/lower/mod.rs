@@ -13,6 +13,7 @@
 //! | `attention` | attention, fused or in parts |
 //! | `states` | inputs that are changed in place and are outputs too |
 //! | `one_token` | attention of one query over such inputs |
+//! | `heads` | the same and the product ahead of it as one step, where a device has a kernel for that |
 //! | `one_row` | what one row of a decoder goes through: normalisation ahead of a product, rotary positions |
 //! | `raise` | operators over one dimension, and transposed convolutions, as what there are better kernels for |
 //! | `loops` | everything else, as plain loops over any rank and type |
@@ -20,6 +21,7 @@
 //! | `traffic` | bytes that a step moves |
 
 mod attention;
+pub mod heads;
 mod heavy;
 mod loops;
 mod memory;

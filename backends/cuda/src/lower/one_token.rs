@@ -461,8 +461,19 @@ impl Lowering<'_> {
         let keys = keys_of_block(batch * k.dims[1], heads / k.dims[1], places, size);
         let parts_dims = [batch, heads, places.div_ceil(keys), size + 2];
         let parts = View::rows(self.temporary("parts", Kind::F32, &parts_dims), Kind::F32, &parts_dims);
-        let work =
-            OneTokenWork { q, k, v, mask, append, turn, seen, parts: parts.clone(), scale: attention.scale, keys };
+        let work = OneTokenWork {
+            q,
+            k,
+            v,
+            mask,
+            append,
+            turn,
+            seen,
+            parts: parts.clone(),
+            scale: attention.scale,
+            keys,
+            guarded: attention.guarded,
+        };
         let mut origins = node.origins.clone();
         for &writer in site.append.iter().flat_map(|append| &append.writers) {
             origins.extend(graph.nodes[writer].origins.iter().cloned());
@@ -472,7 +483,7 @@ impl Lowering<'_> {
         let out = node.outputs[0];
         let y = self.place_strictly(out, |view| view.reshaped(&[batch, 1, heads, size]).is_some())?;
         let o = by_head(&y).ok_or("a result whose heads do not lie side by side")?;
-        let generated = joined(&work, &o, attention.guarded);
+        let generated = joined(&work, &o);
         let flops = 2 * parts.elements();
         let operands = [parts].into_iter().chain(place).chain([o]).collect();
         self.emit(generated, "join_parts", operands, &node.origins, flops);

@@ -6,7 +6,7 @@ mod work;
 
 pub use state::{Places, State};
 pub use tactic::{After, Tactic};
-pub use work::{Append, AttentionWork, ConvWork, KernelWork, Norm, OneTokenWork, ProductWork, Seen, Work};
+pub use work::{Append, AttentionWork, ConvWork, HeadsWork, KernelWork, Norm, OneTokenWork, ProductWork, Seen, Work};
 
 use crate::{
     source::Source,

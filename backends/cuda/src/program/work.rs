@@ -14,6 +14,7 @@ pub enum Work {
     Product(ProductWork),
     Attention(AttentionWork),
     OneToken(OneTokenWork),
+    Heads(HeadsWork),
 }
 
 impl Work {
@@ -26,6 +27,7 @@ impl Work {
             Self::Product(_) => "gemm",
             Self::Attention(_) => "attention",
             Self::OneToken(_) => "one_token_attention",
+            Self::Heads(_) => "heads",
         }
     }
 
@@ -39,7 +41,7 @@ impl Work {
         match self {
             Self::Conv(conv) => conv.activation,
             Self::Product(product) => product.activation,
-            Self::Kernel(_) | Self::Attention(_) | Self::OneToken(_) => None,
+            Self::Kernel(_) | Self::Attention(_) | Self::OneToken(_) | Self::Heads(_) => None,
         }
     }
 
@@ -47,6 +49,7 @@ impl Work {
     pub fn updates(&self) -> Vec<&View> {
         match self {
             Self::OneToken(work) if work.append.is_some() => vec![&work.k, &work.v],
+            Self::Heads(work) => vec![&work.attention.k, &work.attention.v],
             _ => Vec::new(),
         }
     }
@@ -75,6 +78,13 @@ impl Work {
                 let new = work.append.iter().flat_map(|append| [&append.k, &append.v, &append.place]);
                 let rest = work.mask.iter().chain(new).chain(work.turn.iter().flatten());
                 ([&work.q, &work.k, &work.v].into_iter().chain(rest).collect(), &work.parts)
+            }
+            Self::Heads(HeadsWork { product, attention, o }) => {
+                let norm = product.norm.iter().flat_map(|norm| [&norm.scale, &norm.bias].into_iter().flatten());
+                let place = attention.append.iter().map(|append| &append.place);
+                let caches = [&attention.k, &attention.v].into_iter().chain(place);
+                let rest = product.bias.iter().chain(norm).chain(caches);
+                ([&product.a, &product.b].into_iter().chain(rest).collect(), o)
             }
         }
     }
@@ -229,6 +239,51 @@ pub struct OneTokenWork {
     pub scale: f32,
     /// Keys of one block.
     pub keys: u64,
+    /// A query without any key gives zeros rather than no number.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guarded: bool,
+}
+
+/// A product of one row whose columns are queries, new keys and new values, and attention of these over caches: a cluster of
+/// blocks for each head. What the product gives is in no memory: its result, and the operands and parts of the attention, say
+/// only how they lie to each other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeadsWork {
+    pub product: ProductWork,
+    pub attention: OneTokenWork,
+    /// `[1][heads][1][size]`.
+    pub o: View,
+}
+
+impl HeadsWork {
+    /// Columns of the product from which on queries, keys and values of all heads lie; `None` where they do not.
+    pub fn columns(&self) -> Option<[u64; 3]> {
+        let [heads, size] = [1, 3].map(|axis| self.attention.q.dims[axis]);
+        let y = &self.product.y;
+        let append = self.attention.append.as_ref()?;
+        let column = |view: &View| {
+            let lies = view.buffer == y.buffer && view.strides[3] == 1 && (heads == 1 || view.strides[1] == size);
+            let first = view.offset.checked_sub(y.offset).filter(|_| lies)?;
+            (first + heads * size <= y.dims[2]).then_some(first)
+        };
+        Some([column(&self.attention.q)?, column(&append.k)?, column(&append.v)?])
+    }
+
+    /// Whether its operands are as large as the kernel takes them to be from each other's sizes.
+    fn operands_fit(&self) -> bool {
+        let Self { product, attention, o } = self;
+        let whole = attention.k.dims[1] == attention.q.dims[1] && product.a.dims[..2] == [1, 1];
+        let bare = product.residual.is_none() && product.activation.is_none() && attention.turn.is_none();
+        product.operands_fit()
+            && attention.operands_fit()
+            && attention.seen.is_some_and(|seen| seen.early)
+            && [attention.k.kind, attention.q.kind, o.kind].iter().all(|kind| *kind == product.a.kind)
+            && o.dims == attention.q.dims
+            && o.strides[3] == 1
+            && whole
+            && bare
+            && self.columns().is_some()
+    }
 }
 
 /// How far a query sees that sees everything up to its own place.
@@ -251,6 +306,13 @@ pub struct Append {
 }
 
 impl OneTokenWork {
+    /// Whether everything has as many dimensions as it must have, and elements.
+    fn is_whole(&self) -> bool {
+        let new = self.append.iter().flat_map(|append| [&append.k, &append.v]);
+        let views = [&self.q, &self.k, &self.v, &self.parts].into_iter().chain(new);
+        views.into_iter().all(|view| view.rank() == 4 && view.elements() > 0)
+    }
+
     /// Whether its operands are as large as the kernel takes them to be from each other's sizes.
     fn operands_fit(&self) -> bool {
         let [batch, heads, queries, size] = [0, 1, 2, 3].map(|axis| self.q.dims[axis]);
@@ -294,7 +356,7 @@ const MAX_VIEW_ELEMENTS: u64 = 1 << 40;
 
 impl Work {
     /// Ranks and sizes that everything else relies on.
-    pub(super) fn check_shapes(&self) -> Result<(), &'static str> {
+    pub(crate) fn check_shapes(&self) -> Result<(), &'static str> {
         if let Self::Kernel(kernel) = self {
             if kernel.operands.is_empty() {
                 return Err("a kernel that writes nothing");
@@ -325,9 +387,10 @@ impl Work {
                     && product.residual.as_ref().is_none_or(|view| whole(&[view], 3))
             }
             Self::Attention(attention) => whole(&[&attention.q, &attention.k, &attention.v, &attention.o], 4),
-            Self::OneToken(work) => {
-                whole(&[&work.q, &work.k, &work.v, &work.parts], 4)
-                    && work.append.as_ref().is_none_or(|append| whole(&[&append.k, &append.v], 4))
+            Self::OneToken(work) => work.is_whole(),
+            Self::Heads(work) => {
+                let product = &work.product;
+                whole(&[&product.a, &product.b, &product.y], 3) && work.attention.is_whole() && whole(&[&work.o], 4)
             }
         };
         if !right {
@@ -337,6 +400,7 @@ impl Work {
             Self::Conv(conv) => conv.operands_fit(),
             Self::Product(product) => product.operands_fit(),
             Self::OneToken(work) => work.operands_fit(),
+            Self::Heads(work) => work.operands_fit(),
             Self::Kernel(_) | Self::Attention(_) => true,
         };
         if fit { Ok(()) } else { Err("operands that do not fit each other") }
@@ -378,7 +442,9 @@ impl Work {
             ]),
             Self::Product(product) => {
                 let constant = is_constant(&product.b);
-                let has = [product.bias.is_some(), product.residual.is_some(), constant];
+                // A kernel may read a constant bias before what is ahead of it has ended.
+                let bias = product.bias.as_ref().map(&is_constant);
+                let has = serde_json::json!([bias, product.residual.is_some(), constant]);
                 match &product.norm {
                     None => serde_json::json!([product.alpha, product.activation, has]),
                     Some(norm) => {
@@ -389,6 +455,11 @@ impl Work {
             Self::Attention(attention) => serde_json::json!([attention.scale]),
             Self::OneToken(work) => {
                 serde_json::json!([work.scale, work.keys, work.append.is_some(), work.turn.is_some(), work.seen])
+            }
+            Self::Heads(work) => {
+                let HeadsWork { product, attention, .. } = work;
+                let of_product = Self::Product(product.clone()).decides(is_constant);
+                serde_json::json!([of_product, work.columns(), attention.scale, attention.seen, attention.guarded])
             }
             Self::Kernel(_) => serde_json::Value::Null,
         }

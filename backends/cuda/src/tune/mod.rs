@@ -3,6 +3,7 @@
 mod agree;
 mod ahead;
 mod climb;
+mod forms;
 mod late;
 mod learned;
 mod refine;
@@ -30,9 +31,10 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Instant};
 
 pub use ahead::{compiled_engines, own_sources};
+pub use forms::{ReadyProgram, forms, quickest};
 pub use late::waits;
 pub use streams::Streams;
-pub(crate) use streams::choose as choose_streams;
+use streams::choose as choose_streams;
 
 /// A candidate with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -372,6 +374,57 @@ mod tests {
             signature(&approximate, &gelu()),
             "what is known of one is not the other's"
         );
+    }
+
+    /// What a kernel has compiled into it is told apart, or a cache would give one step the kernel of another.
+    #[test]
+    fn steps_whose_kernels_differ_have_signatures_that_differ() {
+        let rows = |buffer: u32, dims: &[u64]| View::rows(BufferId(buffer), Kind::F16, dims);
+        let row = |place: Place| {
+            let room = |place: Place| program::Buffer { name: "some".into(), bytes: 1 << 20, place };
+            let program = Program {
+                buffers: vec![room(Place::Weights(0)), room(Place::Arena(0)), room(place)],
+                ..Program::default()
+            };
+            let work = ProductWork {
+                a: rows(1, &[1, 1, 64]),
+                b: rows(0, &[1, 192, 64]).permuted(&[0, 2, 1]),
+                bias: Some(rows(2, &[192])),
+                residual: None,
+                y: rows(1, &[1, 1, 192]),
+                alpha: 1.0,
+                activation: None,
+                norm: None,
+            };
+            (program, work)
+        };
+        let (constant, product) = row(Place::Weights(0));
+        let (computed, same) = row(Place::Arena(1 << 20));
+        let signatures =
+            [(&constant, product.clone()), (&computed, same)].map(|(of, work)| signature(of, &Work::Product(work)));
+        assert_ne!(signatures[0], signatures[1], "a bias that steps compute is not read ahead");
+        let heads = |of: [u64; 3]| {
+            let part = |at: u64| View { offset: at * 64, ..rows(1, &[1, 4, 1, 16]) };
+            let cache = rows(1, &[1, 4, 48, 16]);
+            let append =
+                program::Append { k: part(of[1]), v: part(of[2]), place: View::rows(BufferId(1), Kind::I64, &[1]) };
+            let attention = program::OneTokenWork {
+                q: part(of[0]),
+                k: cache.clone(),
+                v: cache,
+                mask: None,
+                append: Some(append),
+                turn: None,
+                seen: Some(program::Seen { finite: true, early: true }),
+                parts: View::rows(BufferId(1), Kind::F32, &[1, 4, 1, 18]),
+                scale: 0.25,
+                keys: 48,
+                guarded: false,
+            };
+            let work = program::HeadsWork { product: product.clone(), attention, o: rows(1, &[1, 4, 1, 16]) };
+            signature(&constant, &Work::Heads(work))
+        };
+        assert_ne!(heads([0, 1, 2]), heads([1, 0, 2]), "queries in the place of keys");
     }
 
     /// What is known of a step names its kernel by the source, which stands elsewhere in another program.

@@ -193,6 +193,7 @@ static const char* launch(void (*kernel)(), const unsigned* grid, const unsigned
 #define threadIdx (host::self->thread)
 #define blockIdx (host::self->block)
 #define __syncthreads() host::wait_for(host::FOR_BLOCK)
+#define __syncwarp() host::wait_for(host::FOR_WARP)
 #define CLUSTER_SYNC host::wait_for(host::FOR_CLUSTER)
 
 template <class T> static inline T __shfl_xor_sync(unsigned, T value, unsigned mask) {

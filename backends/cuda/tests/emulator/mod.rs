@@ -31,7 +31,7 @@ pub struct Emulator {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum As {
     Ampere,
-    /// With clusters, as far as blocks of a product share a sum.
+    /// With clusters, and copies that are counted.
     Hopper,
 }
 
@@ -155,6 +155,7 @@ fn on_host(text: &str, as_: As) -> Result<String, String> {
     text = text.replace(vectors, "host::element(reinterpret_cast<const R*>(p), i)");
     text = text.replace("reinterpret_cast<R*>(p)[i] = r", "host::element(reinterpret_cast<R*>(p), i) = r");
     text = text.replace(include_str!("../../src/codegen/tensor.cuh"), include_str!("tensor.h"));
+    text = text.replace(include_str!("../../src/codegen/arrivals.cuh"), include_str!("arrivals.h"));
     text = text.replace(
         "extern __shared__ __align__(128) unsigned char pool[];",
         "unsigned char* pool = host::shared_of_block();",

@@ -134,9 +134,9 @@ fn case(kind: Kind, n: u64, k: u64, with: With) -> Case {
 }
 
 /// Relative to the root mean square of what is expected.
-fn error(emulator: &Emulator, case: &Case, kernel: &Generated) -> f64 {
+fn error(emulator: &Emulator, case: &Case, kernel: &Generated, as_: As) -> f64 {
     let mut host = Host::new(emulator, &case.program, &case.weights, &case.inputs);
-    host.run(&case.program.steps[0], kernel, As::Ampere).expect("it runs");
+    host.run(&case.program.steps[0], kernel, as_).expect("it runs");
     let got = host.output(0).to_f64s();
     let squares: f64 = case.expected.iter().map(|x| x * x).sum();
     let off: f64 = case.expected.iter().zip(&got).map(|(x, y)| (x - y) * (x - y)).sum();
@@ -179,9 +179,12 @@ fn columns_that_are_staged_give_what_sums_in_f64_give() {
             if known.contains(&kernel.source) {
                 continue;
             }
-            let error = error(&emulator, &case, &kernel);
             let bound = if kind == Kind::F16 { 1e-3 } else { 8e-3 };
-            assert!(error < bound, "{kind:?}, {n} columns of {k}, {with:?}, {:?}: {error:.1e}", kernel.block);
+            for as_ in [As::Ampere, As::Hopper] {
+                let error = error(&emulator, &case, &kernel, as_);
+                let what = format!("{kind:?}, {n} columns of {k}, {with:?}, {:?}", kernel.block);
+                assert!(error < bound, "{what}: {error:.1e}");
+            }
             known.push(kernel.source);
         }
     }

@@ -1,0 +1,111 @@
+//! A head of a decoder's step in one kernel: its query, new key and new value, and attention of them over its cache.
+//!
+//! The blocks of a cluster share a head: each computes some columns of the three, as [`super::staged`] does, tells them to
+//! the others through their shared memory, and goes over some of the keys by tensor cores; what each warp found goes the
+//! same way. Between the row and the head's result nothing is in device memory but what is appended to the caches.
+
+use super::{Generated, c_float, c_type, gemm, matvec::Problem, staged};
+use crate::{
+    program::{HeadsWork, OneTokenWork},
+    source::Source,
+    view::View,
+};
+use std::fmt::Write as _;
+
+/// Blocks of a cluster, as many as any device with clusters has at least room for.
+const RANKS: u64 = 8;
+const WARPS: u64 = 8;
+/// Columns of a block are finished by the first warps, of a head's size each rank has pairs.
+const SIZES: [u64; 3] = [16, 32, 64];
+/// Keys that go through tensor cores at once.
+const TILE: u64 = 16;
+/// Most tiles of keys for each warp.
+const MAX_PASSES: u64 = 8;
+/// Elements of which copies begin and rows are multiples.
+const VECTOR: u64 = 8;
+
+fn size_of(attention: &OneTokenWork) -> (u64, u64, u64) {
+    (attention.k.dims[1], attention.k.dims[2], attention.k.dims[3])
+}
+
+/// Tiles of keys that a block goes over.
+fn tiles_of(places: u64) -> u64 {
+    places.div_ceil(RANKS).div_ceil(TILE)
+}
+
+/// Bytes of shared memory of keys, values and what is told.
+fn cache_bytes(attention: &OneTokenWork) -> u64 {
+    let (_, places, size) = size_of(attention);
+    let tiles = tiles_of(places);
+    let copied = 2 * TILE * (tiles * size + VECTOR) * 2;
+    let told = 3 * size * 2 + RANKS * tiles.min(WARPS) * (size / RANKS + 2) * 4;
+    // Three counts, and where the parts begin.
+    copied + told + 3 * 8 + 40
+}
+
+/// The kernel that computes a step, none on devices without clusters or for heads that there is no kernel for.
+pub fn kernels(work: &HeadsWork, device: gemm::Device) -> Vec<Generated> {
+    let attention = &work.attention;
+    let (heads, places, size) = size_of(attention);
+    let dense = |view: &View| {
+        view.strides[2] == size
+            && view.offset.is_multiple_of(VECTOR)
+            && (heads == 1 || view.strides[1].is_multiple_of(VECTOR))
+    };
+    let clusters = u64::from(device.sm_count) / RANKS;
+    let tiles = tiles_of(places);
+    let fits = device.capability >= gemm::CLUSTERS_SINCE
+        && heads <= clusters
+        && SIZES.contains(&size)
+        && (tiles <= WARPS || tiles.is_multiple_of(WARPS) && tiles <= WARPS * MAX_PASSES)
+        && attention.k.kind.bytes() == 2
+        && dense(&attention.k)
+        && dense(&attention.v);
+    let problem = Problem::of(&work.product, |_| true).filter(|problem| problem.k.is_multiple_of(2 * staged::PIECE));
+    let (Some(problem), true, Some(columns)) = (problem, fits, work.columns()) else { return Vec::new() };
+    let each = 3 * size / RANKS;
+    let used = (staged::used_bytes(&problem, each, WARPS) + cache_bytes(attention)).next_multiple_of(32);
+    if used > u64::from(device.shared_block_bytes) {
+        return Vec::new();
+    }
+    let tile = staged::Tile { columns: each, warps: WARPS, blocks: clusters, shared_bytes: used as u32 };
+    vec![generate(work, &problem, tile, columns)]
+}
+
+/// Arguments: x, w, bias?, scale?, shift?, k, v, place, o.
+fn generate(work: &HeadsWork, problem: &Problem, tile: staged::Tile, columns: [u64; 3]) -> Generated {
+    let attention = &work.attention;
+    let (heads, places, size) = size_of(attention);
+    let place = attention.append.as_ref().map_or("i64", |append| c_type(append.place.kind));
+    let mut defined = String::new();
+    let mut define = |name: &str, value: &dyn std::fmt::Display| {
+        let _ = writeln!(defined, "#define {name} {value}");
+    };
+    define("HEADS", &1);
+    define("PLACE", &place);
+    define("FINITE", &u8::from(attention.seen.is_some_and(|seen| seen.finite)));
+    define("NOTHING", if attention.guarded { &"0.0f" } else { &"__int_as_float(0x7fffffff)" });
+    define("QUERY_SCALE", &c_float(attention.scale));
+    let stride = |view: &View| if view.dims[1] == 1 { 0 } else { view.strides[1] };
+    for (name, value) in [
+        ("HEAD_COUNT", heads),
+        ("RANKS", RANKS),
+        ("SIZE", size),
+        ("PLACES", places),
+        ("K_HEAD", stride(&attention.k)),
+        ("V_HEAD", stride(&attention.v)),
+        ("O_HEAD", stride(&work.o)),
+        ("Q_COLUMN", columns[0]),
+        ("K_COLUMN", columns[1]),
+        ("V_COLUMN", columns[2]),
+    ] {
+        define(name, &value);
+    }
+    defined += include_str!("heads.cuh");
+    Generated {
+        source: Source { name: "heads".into(), text: staged::text(problem, tile, &defined) },
+        grid: [tile.blocks as u32, RANKS as u32, 1],
+        block: [(tile.warps * staged::WARP) as u32, 1, 1],
+        shared_bytes: tile.shared_bytes,
+    }
+}
