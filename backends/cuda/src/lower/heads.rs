@@ -13,7 +13,7 @@ struct Site {
     product: usize,
     attention: usize,
     joined: usize,
-    work: HeadsWork,
+    work: Box<HeadsWork>,
 }
 
 /// The same with one step for every such three; `None` where there are none that the device has a kernel for. The program
@@ -80,7 +80,8 @@ fn site(program: &Program, attention: usize) -> Option<Site> {
     // The product comes later: what it reads is still there.
     let writes = |step: &Step| step.work.views().1.buffer == of_product.a.buffer;
     let untouched = untouched && !program.steps[product + 1..attention].iter().any(writes);
-    let work = Work::Heads(HeadsWork { product: of_product.clone(), attention: work.clone(), o });
+    let work = HeadsWork { product: of_product.clone(), attention: work.clone(), o };
+    let work = Work::Heads(Box::new(work));
     let fits = untouched && work.check_shapes().is_ok();
     let Work::Heads(work) = work else { return None };
     fits.then_some(Site { product, attention, joined, work })

@@ -14,7 +14,7 @@ pub enum Work {
     Product(ProductWork),
     Attention(AttentionWork),
     OneToken(OneTokenWork),
-    Heads(HeadsWork),
+    Heads(Box<HeadsWork>),
 }
 
 impl Work {
@@ -79,7 +79,8 @@ impl Work {
                 let rest = work.mask.iter().chain(new).chain(work.turn.iter().flatten());
                 ([&work.q, &work.k, &work.v].into_iter().chain(rest).collect(), &work.parts)
             }
-            Self::Heads(HeadsWork { product, attention, o }) => {
+            Self::Heads(work) => {
+                let HeadsWork { product, attention, o } = &**work;
                 let norm = product.norm.iter().flat_map(|norm| [&norm.scale, &norm.bias].into_iter().flatten());
                 let place = attention.append.iter().map(|append| &append.place);
                 let caches = [&attention.k, &attention.v].into_iter().chain(place);
@@ -457,7 +458,7 @@ impl Work {
                 serde_json::json!([work.scale, work.keys, work.append.is_some(), work.turn.is_some(), work.seen])
             }
             Self::Heads(work) => {
-                let HeadsWork { product, attention, .. } = work;
+                let HeadsWork { product, attention, .. } = &**work;
                 let of_product = Self::Product(product.clone()).decides(is_constant);
                 serde_json::json!([of_product, work.columns(), attention.scale, attention.seen, attention.guarded])
             }

@@ -81,7 +81,7 @@ mod tests {
         // Every fifth time looks quicker by a tenth, and the last candidate does not run.
         let noisy = |choice: &[usize], count: u32| match choice.contains(&2) {
             true => f64::INFINITY,
-            false => 4.0 * if count % 5 == 0 { 0.9 } else { 1.0 },
+            false => 4.0 * if count.is_multiple_of(5) { 0.9 } else { 1.0 },
         };
         let (reached, _) = climbed([0; 4], noisy, u32::MAX);
         assert_eq!(reached.choice, [0; 4]);

@@ -422,7 +422,7 @@ mod tests {
                 guarded: false,
             };
             let work = program::HeadsWork { product: product.clone(), attention, o: rows(1, &[1, 4, 1, 16]) };
-            signature(&constant, &Work::Heads(work))
+            signature(&constant, &Work::Heads(Box::new(work)))
         };
         assert_ne!(heads([0, 1, 2]), heads([1, 0, 2]), "queries in the place of keys");
     }
