@@ -1,5 +1,7 @@
 //! Products of one row by kernels of ours, run on the host thread by thread, beside sums in f64.
 
+mod heads;
+
 use crate::emulator::{As, Emulator, host::Host};
 use planforge_cuda::{
     codegen::{Generated, gemm::Device, matvec, staged},
