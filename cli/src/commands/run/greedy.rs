@@ -275,14 +275,15 @@ fn the_token(free: &[&Port], outputs: &[Port], count: Option<&str>) -> Result<(S
         Some((input.name.clone(), outputs.iter().find(fits)?.name.clone()))
     });
     let of_number: Vec<(String, String)> = of_number.collect();
-    if let [token] = of_number.as_slice() {
-        return Ok(token.clone());
+    let is_named = |input: &str| ["input_ids", "token"].iter().any(|word| input.contains(word));
+    let named: Vec<&(String, String)> = of_number.iter().filter(|(input, _)| is_named(input)).collect();
+    if let ([token], _) | (_, [token]) = (of_number.iter().collect::<Vec<_>>().as_slice(), named.as_slice()) {
+        return Ok((*token).clone());
     }
     // No output is a token: the largest of scores is.
     let scores: Vec<&Port> = outputs.iter().filter(|output| is_scores(output)).collect();
     let inputs: Vec<&&Port> = free.iter().filter(|input| Some(input.name.as_str()) != count).collect();
-    let named: Vec<&&&Port> =
-        inputs.iter().filter(|input| ["input_ids", "token"].iter().any(|word| input.name.contains(word))).collect();
+    let named: Vec<&&&Port> = inputs.iter().filter(|input| is_named(&input.name)).collect();
     let input = match (inputs.as_slice(), named.as_slice()) {
         ([input], _) => Some(*input),
         (_, [input]) => Some(**input),

@@ -158,6 +158,8 @@ struct Seer {
     keeps: bool,
     /// Scores are higher where what is shown rises.
     goes_by_order: bool,
+    /// What comes out is the token, no scores.
+    tells_token: bool,
     newest: f64,
     kept: Vec<u64>,
 }
@@ -181,7 +183,11 @@ impl Meter for Seer {
     }
 
     fn outputs(&self) -> Vec<Port> {
-        growing_ports()[1].clone()
+        let mut outputs = growing_ports()[1].clone();
+        if self.tells_token {
+            outputs[0] = port("next", ElementType::I64, &[1, 1]);
+        }
+        outputs
     }
 
     fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError> {
@@ -206,7 +212,11 @@ impl Meter for Seer {
         past.push(self.newest);
         let present = HostTensor::of_values(ElementType::F32, vec![1, past.len()], &past);
         let logits = HostTensor::of_values(ElementType::F32, vec![1, 1, 9], &scores);
-        Ok([("logits".to_owned(), logits), ("present.0".to_owned(), present)].into())
+        let said = match self.tells_token {
+            true => ("next".to_owned(), of_number(ElementType::I64, &[1, 1], best as i64)),
+            false => ("logits".to_owned(), logits),
+        };
+        Ok([said, ("present.0".to_owned(), present)].into())
     }
 
     fn growing(&self) -> Vec<(String, String)> {
@@ -257,10 +267,10 @@ fn seen_by(mut meter: Seer, lengths: [u64; 2], given: NamedTensors, tokens: usiz
     let profile =
         |max: u64| OptimizationProfile { inputs: [("past.0".into(), vec![range(1, 1), range(max, max)])].into() };
     let profiles = lengths.map(profile);
-    let [inputs, outputs] = growing_ports();
+    let (inputs, outputs) = (meter.inputs(), meter.outputs());
     let plan = Plan { inputs: &inputs, outputs: &outputs, caches: Vec::new(), states: Vec::new(), profiles: &profiles };
     let of = Loop::of(plan, &[], None).unwrap();
-    assert_eq!(of.feeds, [("input_ids".to_owned(), "logits".to_owned())]);
+    assert_eq!(of.feeds, [("input_ids".to_owned(), outputs[0].name.clone())]);
     assert_eq!(of.count.as_deref(), Some("position_ids"));
     let decoded = of.run(&mut meter, 0, given, tokens);
     (meter, decoded)
@@ -294,6 +304,10 @@ fn caches_that_grow_stay_on_the_device_in_any_order() {
     assert_eq!(numbers::scores(&meter.bound["past.0"]).unwrap(), [7.0, 6.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     let (meter, decoded) = seen_by(Seer { goes_by_order: true, ..keeps() }, [4, 7], prompt(), 8);
     assert_eq!(tokens(decoded), ((1..=8).collect(), true));
+    assert!(meter.kept.is_empty(), "{:?}", meter.kept);
+    // A token alone does not show whether order counts.
+    let (meter, decoded) = seen_by(Seer { tells_token: true, ..keeps() }, [4, 7], prompt(), 8);
+    assert_eq!(whole_numbers(&decoded.unwrap().outputs[TOKENS]), Some((1..=8).collect()));
     assert!(meter.kept.is_empty(), "{:?}", meter.kept);
 }
 
