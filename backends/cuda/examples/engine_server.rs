@@ -26,7 +26,6 @@
 use planforge_cuda::{
     build::target,
     lower::{Lowered, changes_inputs, lower},
-    plan::drop_unused_sources,
     program::{Edge, Program},
     runtime::{Constants, Context, Device, Kernels},
     tune::{Effort, ReadyProgram, Streams, Times, quickest},
@@ -211,7 +210,7 @@ fn main() -> Outcome<()> {
 /// What a plan file of this program holds: constants, machine code, the program and cuDNN's own plans.
 fn plan_bytes(device: &Device, program: &Program, weight_bytes: u64) -> Outcome<u64> {
     let mut program = program.clone();
-    drop_unused_sources(&mut program);
+    program.drop_unused_sources();
     let code = program.sources.iter().map(|source| Ok(device.cubin(source)?.len())).sum::<Outcome<usize>>()?;
     let texts = serde_json::to_vec(&program)?.len() + serde_json::to_vec(&device.used_library_plans())?.len();
     Ok(weight_bytes + (code + texts) as u64)

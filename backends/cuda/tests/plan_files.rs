@@ -65,7 +65,7 @@ fn written(folder: &Path, batch: Batch, spec: BuildSpec) -> (PathBuf, Manifest) 
                 tried.insert(step.name.clone(), vec![Tried { tactic: tactic.name(), us: 12.75 }]);
             }
         }
-        plan::drop_unused_sources(&mut program);
+        program.drop_unused_sources();
         for source in &program.sources {
             code.insert(planforge_cuda::source::source_digest(source), machine_code(&source.text));
         }

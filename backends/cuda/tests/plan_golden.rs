@@ -15,7 +15,6 @@ use planforge_cuda::{
     codegen::candidates::{after, own_kernels},
     codegen::{Generated, gemm},
     early::{self, Behind},
-    plan,
     program::{After, Program, Tactic, Work},
     runtime::{self, End},
     schedule::{self, Schedule},
@@ -152,7 +151,7 @@ fn decided(path: &Path, spec: &BuildSpec, target: gemm::Device, times: &mut Time
                 assert!(recall(&mut program, step, times, &mut tuned), "what was learnt is known");
             }
         }
-        plan::drop_unused_sources(&mut program);
+        program.drop_unused_sources();
         program.check().expect("it holds together");
         let cost_us: Vec<f64> = program.steps.iter().map(|step| 2.0 + step.bytes as f64 / 2e6).collect();
         // As it is, and with its steps side by side.

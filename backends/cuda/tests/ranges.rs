@@ -187,7 +187,7 @@ fn built(model: &Path, spec: &BuildSpec, to: &Path) -> PathBuf {
     let mut code = BTreeMap::new();
     let mut programs = Vec::new();
     for (mut program, rows_apart) in draft.programs.into_iter().zip(draft.rows_apart) {
-        plan::drop_unused_sources(&mut program);
+        program.drop_unused_sources();
         for source in &program.sources {
             code.insert(source_digest(source), elf::image(90, "kernel", 2, &source.text.as_bytes()[..40]).0);
         }

@@ -8,7 +8,7 @@ use crate::{
     build,
     failure::model,
     plan::{
-        self, CheckedPlan,
+        CheckedPlan,
         weights::{self, Places, Pool},
     },
     runtime::{Constants, Device},
@@ -92,7 +92,7 @@ impl ExactGraphs {
         let weights = if own.is_empty() { weights.clone() } else { weights.with(device, &own)? };
         device.compile_all(&program.sources)?;
         tune(device, &mut program, &weights, EFFORT, &mut self.times, &mut |_, _, _| true)?;
-        plan::drop_unused_sources(&mut program);
+        program.drop_unused_sources();
         Ok(Captured::new(device, program, weights)?)
     }
 }

@@ -144,22 +144,6 @@ pub struct Parts<'a> {
     pub model: Option<&'a Detached>,
 }
 
-/// Drops sources that no step uses any more, candidates that lost; the others stand in the order of their first use,
-/// whatever else was tried.
-pub fn drop_unused_sources(program: &mut Program) {
-    let mut place = BTreeMap::new();
-    let mut sources = Vec::new();
-    for step in &mut program.steps {
-        if let Some(source) = step.source_mut() {
-            *source = *place.entry(*source).or_insert_with(|| {
-                sources.push(program.sources[*source].clone());
-                sources.len() - 1
-            });
-        }
-    }
-    program.sources = sources;
-}
-
 /// Writes a plan; `path` is complete on disk when this returns. Fills in where the kernels lie.
 pub fn write(path: &Path, manifest: &mut Manifest, parts: &Parts<'_>) -> Result<(), ContainerError> {
     let mut code = Vec::new();

@@ -159,6 +159,22 @@ pub enum ProgramError {
 }
 
 impl Program {
+    /// Drops sources that no step uses any more, candidates that lost; the others stand in the order of their first use,
+    /// whatever else was tried.
+    pub fn drop_unused_sources(&mut self) {
+        let mut place = BTreeMap::new();
+        let mut sources = Vec::new();
+        for step in &mut self.steps {
+            if let Some(source) = step.source_mut() {
+                *source = *place.entry(*source).or_insert_with(|| {
+                    sources.push(self.sources[*source].clone());
+                    sources.len() - 1
+                });
+            }
+        }
+        self.sources = sources;
+    }
+
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]
     }

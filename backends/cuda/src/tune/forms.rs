@@ -4,7 +4,6 @@ use super::{Effort, Streams, Times, Tuned, choose_streams, target_of, tune};
 use crate::{
     codegen::gemm,
     lower::heads,
-    plan::drop_unused_sources,
     program::Program,
     runtime::{Constants, Context, Device, RuntimeError},
 };
@@ -73,7 +72,7 @@ fn tuned(
     let (kernels, seconds) = (program.sources.len(), began.elapsed().as_secs_f32());
     tracing::info!(kernels, seconds, "kernels without a choice are compiled");
     let tuned = tune(device, &mut program, weights, effort, times, go_on)?;
-    drop_unused_sources(&mut program);
+    program.drop_unused_sources();
     // Tactics that were known are not compiled yet: all at once, not each when its step is made ready.
     device.compile_all(&program.sources)?;
     // Made ready here rather than at the first load, and what cuDNN compiles for it is kept.
