@@ -29,8 +29,8 @@ pub fn forms(program: &Program, device: gemm::Device, effort: Effort) -> Vec<Pro
     }
 }
 
-/// The quickest form of a program, with the fastest tactics of its steps. What is asked and learned is as [`tune`] and
-/// [`choose_streams`] have it.
+/// The quickest form of a program, with the fastest tactics of its steps. `times` and `streams` are what is known, and
+/// learn; `go_on` is asked as [`tune`] asks it.
 pub fn quickest(
     device: &Device,
     program: &Program,
