@@ -42,41 +42,28 @@ pub fn quickest(
 ) -> Result<ReadyProgram, RuntimeError> {
     let mut best: Option<ReadyProgram> = None;
     let (mut timed, mut known, mut forms_ms) = (0, 0, Vec::new());
-    for form in forms(program, target_of(device), effort) {
-        let ready = tuned(device, form, weights, effort, times, streams, go_on)?;
-        timed += ready.tuned.timed;
-        known += ready.tuned.known;
-        let ms = ready.context.time_ms()?;
-        tracing::info!(steps = ready.program.steps.len(), ms, "a form of the program is tuned");
+    for mut program in forms(program, target_of(device), effort) {
+        let began = Instant::now();
+        device.compile_all(&program.sources)?;
+        let (kernels, seconds) = (program.sources.len(), began.elapsed().as_secs_f32());
+        tracing::info!(kernels, seconds, "kernels without a choice are compiled");
+        let tuned = tune(device, &mut program, weights, effort, times, go_on)?;
+        program.drop_unused_sources();
+        // Tactics that were known are not compiled yet: all at once, not each when its step is made ready.
+        device.compile_all(&program.sources)?;
+        // Made ready here rather than at the first load, and what cuDNN compiles for it is kept.
+        let step_us = tuned.tried.iter().filter_map(|(step, timed)| Some((step.as_str(), timed.first()?.us))).collect();
+        let context = choose_streams(device, &mut program, weights, &step_us, effort.compares, streams)?;
+        timed += tuned.timed;
+        known += tuned.known;
+        let ms = context.time_ms()?;
+        tracing::info!(steps = program.steps.len(), ms, "a form of the program is tuned");
         if forms_ms.iter().all(|other| ms < *other) {
-            best = Some(ready);
+            best = Some(ReadyProgram { program, tuned, context, forms_ms: Vec::new() });
         }
         forms_ms.push(ms);
     }
     let mut best = best.expect("a program has at least one form");
     (best.tuned.timed, best.tuned.known, best.forms_ms) = (timed, known, forms_ms);
     Ok(best)
-}
-
-fn tuned(
-    device: &Device,
-    mut program: Program,
-    weights: &Constants,
-    effort: Effort,
-    times: &mut Times,
-    streams: &mut Streams,
-    go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
-) -> Result<ReadyProgram, RuntimeError> {
-    let began = Instant::now();
-    device.compile_all(&program.sources)?;
-    let (kernels, seconds) = (program.sources.len(), began.elapsed().as_secs_f32());
-    tracing::info!(kernels, seconds, "kernels without a choice are compiled");
-    let tuned = tune(device, &mut program, weights, effort, times, go_on)?;
-    program.drop_unused_sources();
-    // Tactics that were known are not compiled yet: all at once, not each when its step is made ready.
-    device.compile_all(&program.sources)?;
-    // Made ready here rather than at the first load, and what cuDNN compiles for it is kept.
-    let step_us = tuned.tried.iter().filter_map(|(step, timed)| Some((step.as_str(), timed.first()?.us))).collect();
-    let context = choose_streams(device, &mut program, weights, &step_us, effort.compares, streams)?;
-    Ok(ReadyProgram { program, tuned, context, forms_ms: Vec::new() })
 }
