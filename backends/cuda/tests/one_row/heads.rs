@@ -1,6 +1,6 @@
 //! A head in one kernel beside sums in f64, and what it writes into its caches.
 
-use super::Numbers;
+use super::{Numbers, relative_error};
 use crate::emulator::{As, Emulator, host::Host};
 use planforge_cuda::{
     codegen::{gemm::Device, heads},
@@ -165,10 +165,7 @@ fn heads_give_what_sums_in_f64_give_and_write_one_place() {
                 ("keys", keys, host.output(1)),
                 ("values", stored, host.output(2)),
             ] {
-                let got = got.to_f64s();
-                let squares: f64 = expected.iter().map(|x| x * x).sum();
-                let off: f64 = expected.iter().zip(&got).map(|(x, y)| (x - y) * (x - y)).sum();
-                let error = (off / squares).sqrt();
+                let error = relative_error(&expected, &got.to_f64s());
                 assert!(error < bound, "{said}: {what} is off by {error:.1e}");
             }
         }
