@@ -2,7 +2,7 @@
 // values, gets from the others what it has not, and puts a part of the result together.
 //
 // Sixteen keys at a time go through tensor cores. Between what others tell and what is told to others every instruction
-// counts, so what can be is computed and in registers before, and weights are powers of two.
+// counts, so addresses and what is hidden are computed before, and scores are exponents of two.
 #define PART (SIZE / RANKS)
 #define CHUNKS (SIZE / 8)
 #define SLICE_KEYS ((PLACES + RANKS - 1) / RANKS)

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 /// Blocks of a cluster, as many as any device with clusters has at least room for.
 const RANKS: u64 = 8;
 const WARPS: u64 = 8;
-/// Columns of a block are finished by the first warps, of a head's size each rank has pairs.
+/// Elements of a head: each block has an even part of them, for two are told at once.
 const SIZES: [u64; 3] = [16, 32, 64];
 /// Keys that go through tensor cores at once.
 const TILE: u64 = 16;

@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 pub(super) const PIECE: u64 = 32;
 pub(super) const WARP: u64 = 32;
 const WARPS: [u64; 3] = [12, 8, 4];
-/// Most columns of a block: each is finished by a thread of the first warp.
+/// Most columns of a block: each is finished by four lanes, and a block has four warps at least.
 const MAX_COLUMNS: u64 = 32;
 /// Columns of a block where there are more than one for each multiprocessor.
 const COLUMNS_OF_MANY: [u64; 2] = [24, 16];
