@@ -14,7 +14,7 @@ pub fn signature(program: &Program, work: &Work) -> String {
     };
     let (read, written) = work.views();
     let views: Vec<_> = read.into_iter().chain([written]).map(anonymous).collect();
-    let decides = work.decides(|view| program.is_constant(view));
+    let decides = work.decides(&|view| program.is_constant(view));
     let mut all = serde_json::json!([work.kind(), program.tf32, views, decides]);
     // What may be computed in more ways is another step.
     if let Some(parts) = all.as_array_mut()

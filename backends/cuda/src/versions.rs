@@ -10,7 +10,7 @@ pub use planforge_plan::BACKEND;
 
 /// Raised whenever the same input would give another plan, or the same plan would run otherwise; `tests/plan_golden`
 /// holds it to that. Engines for CPUs count for themselves.
-pub const CUDA_REVISION: u32 = 13;
+pub const CUDA_REVISION: u32 = 14;
 
 /// Exact versions, as the libraries say them; empty where one is not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use emulator::{
 use planforge_cuda::{
     build::target,
     codegen::gemm,
-    lower::{Lowered, heads, lower},
+    lower::{Lowered, chain, heads, lower},
     program::{Program, Step, Work},
     tune::{Effort, forms},
     view::Kind,
@@ -180,6 +180,32 @@ fn a_head_in_one_kernel_gives_the_same_tokens() {
         program.check().expect("the program holds together");
         let count = |kind: &str| program.steps.iter().filter(|step| step.work.kind() == kind).count();
         assert_eq!([count("heads"), count("join_parts"), count("one_token_attention")], [heads, 0, 0], "{name}");
+        let lowered = Lowered { program, weights };
+        for (steps, choice) in [((0, 3), 0), ((46, 2), 1)] {
+            decode_by(&emulator, name, &graph, &lowered, steps, choice);
+        }
+    }
+}
+
+#[test]
+fn a_row_as_sums_gives_the_same_tokens() {
+    let Some(emulator) = Emulator::new() else { return };
+    let device = gemm::Device { capability: 90, sm_count: 132, shared_block_bytes: 227 * 1024 };
+    for (name, layers) in [("gpt2-tiny-step", 2), ("llama-tiny-step", 0)] {
+        let graph = imported(name, Precision::Fp16);
+        let Lowered { program, weights } = lowered(&graph, Kind::F16);
+        let heads = heads::fused(&program, device);
+        let fused = heads.and_then(|program| chain::fused(&program, device));
+        assert_eq!(fused.is_some(), layers > 0, "{name}");
+        let Some(program) = fused else { continue };
+        program.check().expect("the program holds together");
+        let count = |kind: &str| program.steps.iter().filter(|step| step.work.kind() == kind).count();
+        let kinds = ["clear_sums", "heads_and_gemm", "gemm_pair", "gemm_of_sums", "heads", "gemm"].map(count);
+        assert_eq!(kinds, [1, layers, layers, 1, 0, 0], "{name}");
+        let written = serde_json::to_string(&program).expect("a program has only JSON types");
+        assert_eq!(serde_json::from_str::<Program>(&written).expect("it was written by us"), program);
+        let forms = forms(&program, device, Effort::of_level(3));
+        assert_eq!(forms.len(), 1, "{name}: there is no other form of it");
         let lowered = Lowered { program, weights };
         for (steps, choice) in [((0, 3), 0), ((46, 2), 1)] {
             decode_by(&emulator, name, &graph, &lowered, steps, choice);

@@ -7,7 +7,7 @@ mod operators;
 use common::{ARCHITECTURES, compile_for, image, rows, supported};
 use planforge_cuda::{
     codegen::{
-        Generated, any, attention, best,
+        Generated, any, attention, best, chain,
         depthwise::{self, Depthwise},
         expr::{Class, Expr, Index, Load},
         gemm::Device,
@@ -19,7 +19,9 @@ use planforge_cuda::{
         staged,
     },
     lower::lower,
-    program::{Append, AttentionWork, ConvWork, HeadsWork, Norm, OneTokenWork, ProductWork, Seen, Work},
+    program::{
+        Append, AttentionWork, ChainWork, ConvWork, First, HeadsWork, Norm, OneTokenWork, ProductWork, Seen, Tail, Work,
+    },
     view::{Kind, View},
 };
 use planforge_graph::ir::{Activation, Binary, Compare, GeluForm, ReduceKind, Unary};
@@ -117,6 +119,18 @@ fn what_steps_write_is_not_read_ahead_of_the_wait() {
             kernel.source.name
         );
     }
+    // Biases are constants.
+    for link in chain_works(&heads) {
+        let constants = u32::from(link.tail.is_some()) + u32::from(link.product().bias.is_some());
+        let place = u32::from(matches!(link.first, First::Heads(_)));
+        let kernel = chain::kernels(&link, device).remove(0);
+        let loads = loads_ahead_of_the_wait(&kernel);
+        assert!(
+            loads.is_some_and(|loads| loads as u32 <= constants + place),
+            "{}: {loads:?} where {constants} constants are read, and {place} place",
+            kernel.source.name
+        );
+    }
 }
 
 /// A decoder's heads by so many, over caches of so many places of this size, behind a norm.
@@ -149,6 +163,33 @@ fn head_work(kind: Kind, (heads, places, size): (u64, u64, u64), norm: Norm) -> 
         guarded: false,
     };
     HeadsWork { product, attention, o: rows(kind, &[1, heads, 1, size]) }
+}
+
+/// Links of a chain with such heads: those, a pair of products, and the last product; none where there are none.
+fn chain_works(heads: &HeadsWork) -> Vec<ChainWork> {
+    let kind = heads.product.a.kind;
+    let width = heads.product.a.dims[2];
+    let sums = rows(Kind::I64, &[1, 1, width]);
+    let tail = |k: u64| Tail {
+        b: rows(kind, &[1, width, k]).permuted(&[0, 2, 1]),
+        bias: Some(rows(kind, &[width])),
+        y: sums.clone(),
+    };
+    let pair = ProductWork {
+        b: rows(kind, &[1, 4 * width, width]).permuted(&[0, 2, 1]),
+        bias: Some(rows(kind, &[4 * width])),
+        y: rows(kind, &[1, 1, 4 * width]),
+        activation: Some(Activation::Gelu(GeluForm::Tanh)),
+        ..heads.product.clone()
+    };
+    let last = ProductWork { activation: None, ..pair.clone() };
+    let works = [
+        ChainWork { first: First::Heads(heads.clone()), sums: None, tail: Some(tail(width)) },
+        ChainWork { first: First::Product(pair), sums: Some(sums.clone()), tail: Some(tail(4 * width)) },
+        ChainWork { first: First::Product(last), sums: Some(sums.clone()), tail: None },
+    ];
+    // As passes do, which see to it that a program holds together.
+    works.into_iter().filter(|_| kind == Kind::F16).collect()
 }
 
 fn load(view: View) -> Box<Expr> {
@@ -552,6 +593,9 @@ fn kernels_of_decoders() {
         assert!(heads::kernels(&work, Device { sm_count: 8 * heads as u32 - 1, ..clusters }).is_empty(), "too few");
         let supported = supported();
         let with_clusters = ARCHITECTURES.iter().filter(|arch| **arch >= 90 && supported.contains(arch));
+        let links = chain_works(&work).into_iter().flat_map(|link| chain::kernels(&link, clusters).into_iter().take(1));
+        let kernels: Vec<Generated> = kernels.into_iter().chain(links).collect();
+        assert_eq!(kernels.len(), if kind == Kind::F16 { 4 } else { 1 }, "sums are of halves");
         with_clusters.for_each(|arch| kernels.iter().for_each(|kernel| compile_for(*arch, kernel)));
     }
     all.push(best::of_parts(&rows(Kind::F16, &[1, 50257]), true, false));

@@ -31,12 +31,18 @@ __device__ __forceinline__ void tell(u32 there, u32 word, u32 count) {
 __device__ __forceinline__ void tell(u32 there, float f, float g, u32 count) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there), "f"(f), "f"(g), "r"(count) : "memory");
 }
-__device__ __forceinline__ void all_blocks_begun() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
+// All threads of a block say so once; what is told to a block that has not begun is lost.
+__device__ __forceinline__ void this_block_has_begun() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void until_all_have_begun() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 #else
 #define ARRIVALS 0
 #endif
+// What no step writes, read here and not where it is used: behind copies it would be waited for as long as they take.
+__device__ __forceinline__ u16 read_here(const void* p) {
+    u16 word;
+    asm volatile("ld.global.b16 %0, [%1];" : "=h"(word) : "l"(p) : "memory");
+    return word;
+}
 // A value that is computed here and not again where it is used.
 __device__ __forceinline__ void computed(u32& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void computed(float& value) { asm volatile("" : "+f"(value)); }

@@ -1,7 +1,7 @@
 //! Which generated kernels can compute a step.
 
 use super::{
-    Generated, any, attention,
+    Generated, any, attention, chain,
     depthwise::{self, Depthwise},
     gemm, heads, matvec, one_token, pointwise, staged,
 };
@@ -59,6 +59,7 @@ pub fn kernels_of(target: gemm::Device, program: &Program, work: &Work, tiles: &
         }
         Work::OneToken(work) => one_token::kernels(work, target),
         Work::Heads(work) => heads::kernels(work, target),
+        Work::Chain(work) => chain::kernels(work, target),
         Work::Kernel(_) => Vec::new(),
     }
 }
@@ -76,7 +77,7 @@ pub fn after(work: &Work) -> Option<Generated> {
     let (activation, y) = match work {
         Work::Product(product) => (product.activation?, &product.y),
         Work::Conv(conv) => (conv.activation.filter(|op| matches!(op, Activation::Gelu(_)))?, &conv.y),
-        Work::Kernel(_) | Work::Attention(_) | Work::OneToken(_) | Work::Heads(_) => return None,
+        Work::Kernel(_) | Work::Attention(_) | Work::OneToken(_) | Work::Heads(_) | Work::Chain(_) => return None,
     };
     pointwise::in_place(activation, y).ok()
 }

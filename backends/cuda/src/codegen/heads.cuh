@@ -10,7 +10,6 @@
 // Keys of a tile are a row apart, of which each has as many keys as there are tiles, so that they lie in different banks.
 #define KEY_ROW (TILES * SIZE + 8)
 #define PASSES ((TILES + WARPS - 1) / WARPS)
-#define SENDERS (TILES < WARPS ? TILES : WARPS)
 #define LOWEST -3.0e38f
 // Bytes to a warp's keys of another pass. Tiles are fewer than warps or a multiple of them.
 #define PASS_AT(p) ((p) * WARPS * SIZE * 2)
@@ -19,8 +18,8 @@ struct Caches {
     __align__(16) ELEMENT k[16 * KEY_ROW], v[16 * KEY_ROW];
     // Query, new key, new value, from all blocks of the cluster.
     __align__(16) ELEMENT whole[3][SIZE];
-    // Of this block's part of the result: weighted values by each warp of each block, its largest score and sum of weights.
-    __align__(8) float parts[RANKS * SENDERS][PART + 2];
+    // Weighted values by each warp of this block and by each block, its largest score and sum of weights.
+    __align__(8) float own[WARPS][SIZE + 2], parts[RANKS][SIZE + 2];
     // Whether keys and values have been copied, whether queries, new keys and new values are here, and the parts.
     i64 copied, told[2];
 };
@@ -44,16 +43,18 @@ __device__ __forceinline__ Slice slice_of(i64 given, int rank) {
 }
 __device__ __forceinline__ int lies_at(int key) { return key / TILES * KEY_ROW + key % TILES * SIZE; }
 
-// Begun by one warp; there are zeros behind the last key and value, which others see behind a barrier.
+// There are zeros behind the last key and value, which others see behind a barrier.
 __device__ __forceinline__ void begin_caches(Caches& c, const Slice& slice, const ELEMENT* keys, const ELEMENT* values) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane % 16;
-    if (warp == 1) {
-        if (lane == 0) expect(&c.copied, 2 * slice.count * SIZE * 2);
-        __syncwarp();
-        const int count = min(slice.count - row * TILES, TILES);
-        const ELEMENT* const from = (lane < 16 ? keys : values) + (i64)(slice.first + row * TILES) * SIZE;
-        if (count > 0) copy_whole((lane < 16 ? c.k : c.v) + row * KEY_ROW, from, count * SIZE * 2, &c.copied);
-    }
+    // A thread asks for one copy after the other: four of each warp do.
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (threadIdx.x == 0) expect(&c.copied, 2 * slice.count * SIZE * 2);
+    if (lane % 8 == 0)
+#pragma unroll 1
+        for (int each = warp * 4 + lane / 8; each < 32; each += WARPS * 4) {
+            const int row = each % 16, count = min(slice.count - row * TILES, TILES);
+            const ELEMENT* const from = (each < 16 ? keys : values) + (i64)(slice.first + row * TILES) * SIZE;
+            if (count > 0) copy_whole((each < 16 ? c.k : c.v) + row * KEY_ROW, from, count * SIZE * 2, &c.copied);
+        }
     for (int i = slice.count * CHUNKS + threadIdx.x; i < TILES * 16 * CHUNKS; i += WARPS * 32) {
         const int to = lies_at(i / CHUNKS) + i % CHUNKS * 8;
         *(uint4*)(c.k + to) = *(uint4*)(c.v + to) = make_uint4(0, 0, 0, 0);
@@ -65,7 +66,7 @@ struct Part {
     u32 k, v;
     // Of a lane's keys of each sixteen, two of the first eight and two of the others: what their scores get, LOWEST where there is none.
     float hidden[PASSES][4];
-    u32 to[2], told[2], to_top, told_top;
+    u32 to, to_top, told;
 };
 __device__ __forceinline__ void prepare(Caches& c, const Slice& slice, int rank, Part& mine) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = lane % 4;
@@ -81,21 +82,35 @@ __device__ __forceinline__ void prepare(Caches& c, const Slice& slice, int rank,
             computed(mine.hidden[p][i]);
         }
     }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int dimension = quarter * 16 + i * 8 + lane / 4;
-        mine.to[i] = at_rank(&c.parts[rank * SENDERS + warp % SENDERS][dimension % PART], dimension / PART % RANKS);
-        mine.told[i] = at_rank(&c.told[1], dimension / PART % RANKS);
-        computed(mine.to[i]), computed(mine.told[i]);
-    }
-    mine.to_top = at_rank(&c.parts[rank * SENDERS + warp % SENDERS][PART], lane % RANKS);
-    mine.told_top = at_rank(&c.told[1], lane % RANKS);
-    computed(mine.to_top), computed(mine.told_top);
+    // Each warp tells one block what all of this one have found.
+    mine.to = at_rank(&c.parts[rank][2 * lane % SIZE], warp);
+    mine.to_top = at_rank(&c.parts[rank][SIZE], warp), mine.told = at_rank(&c.told[1], warp);
+    computed(mine.to), computed(mine.to_top), computed(mine.told);
 }
 
-// Attention of the head, where all blocks have its query; `o` is this block's part of the result.
-__device__ __forceinline__ void attend(Caches& c, const Slice& slice, Part& mine, ELEMENT* keys, ELEMENT* values, ELEMENT* o) {
-    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, quarter = lane % 4;
+// Eight parts together: of two of a lane's dimensions what all have found, with the largest score and the sum of weights.
+struct Found {
+    float f, g, top, weights;
+};
+__device__ __forceinline__ Found together(const float (&parts)[RANKS][SIZE + 2]) {
+    const int at = 2 * (threadIdx.x % 32) % SIZE;
+    float2 tops[RANKS], values[RANKS];
+#pragma unroll
+    for (int i = 0; i < RANKS; i++) tops[i] = *(const float2*)&parts[i][SIZE], values[i] = *(const float2*)&parts[i][at];
+    Found all = {0.0f, 0.0f, tops[0].x, 0.0f};
+#pragma unroll
+    for (int i = 1; i < RANKS; i++) all.top = fmaxf(all.top, tops[i].x);
+#pragma unroll
+    for (int i = 0; i < RANKS; i++) {
+        const float share = exp2_(tops[i].x - all.top);
+        all.weights += share * tops[i].y, all.f += share * values[i].x, all.g += share * values[i].y;
+    }
+    return all;
+}
+
+// Attention of the head, where all blocks have its query: two dimensions for each lane of every warp, in pairs.
+__device__ __forceinline__ u32 attend(Caches& c, const Slice& slice, Part& mine, ELEMENT* keys, ELEMENT* values) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = lane % 4;
     const int fresh = slice.fresh - slice.first;
     if (fresh >= 0 && fresh < slice.count && warp == fresh % TILES % WARPS) {
         const int from = lane % CHUNKS;
@@ -141,40 +156,24 @@ __device__ __forceinline__ void attend(Caches& c, const Slice& slice, Part& mine
         }
         multiply(ELEMENT(), all, ones, first, second);
     }
-    // All lanes of a row have the same: each tells two dimensions to the blocks whose part they are.
-    if (warp < SENDERS) {
-        float f = out[0][0], g = out[0][2];
+    // All lanes of a row have the same: each keeps two dimensions.
+    float f = out[0][0], g = out[0][2];
 #pragma unroll
-        for (int i = 1; i < SIZE / 16; i++)
-            if (quarter == i) f = out[i][0], g = out[i][2];
-        if (quarter < SIZE / 16) tell(mine.to[0], __float_as_uint(f), mine.told[0]), tell(mine.to[1], __float_as_uint(g), mine.told[1]);
-        if (lane < RANKS) tell(mine.to_top, top, all[0], mine.told_top);
-    }
+    for (int i = 1; i < SIZE / 16; i++)
+        if (quarter == i) f = out[i][0], g = out[i][2];
+    if (quarter < SIZE / 16) c.own[warp][quarter * 16 + lane / 4] = f, c.own[warp][quarter * 16 + 8 + lane / 4] = g;
+    if (lane == 0) *(float2*)&c.own[warp][SIZE] = make_float2(top, all[0]);
+    __syncthreads();
+    const Found ours = together(c.own);
+    if (2 * lane < SIZE) tell(mine.to, ours.f, ours.g, mine.told);
+    if (lane == 0) tell(mine.to_top, ours.top, ours.weights, mine.told);
     if (slice.appends && warp == WARPS - 1) {
         // This block alone reads this key of this head.
         const int from = lane % CHUNKS;
         if (lane < 2 * CHUNKS) *(uint4*)((lane < CHUNKS ? keys : values) + (i64)slice.fresh * SIZE + from * 8) = *(const uint4*)&c.whole[lane < CHUNKS ? 1 : 2][from * 8];
     }
     wait_for(&c.told[1]);
-    // Eight lanes put a dimension together.
-    if (warp < (PART + 3) / 4) {
-        const int dimension = thread / 8 < PART ? thread / 8 : 0;
-        const float* const from = c.parts[lane % 8];
-        float2 tops[SENDERS];
-        float value[SENDERS], most = LOWEST, weights = 0.0f, f = 0.0f;
-#pragma unroll
-        for (int i = 0; i < SENDERS; i++) tops[i] = *(const float2*)(from + i * RANKS * (PART + 2) + PART), value[i] = from[i * RANKS * (PART + 2) + dimension];
-#pragma unroll
-        for (int i = 0; i < SENDERS; i++) most = fmaxf(most, tops[i].x);
-#pragma unroll
-        for (int far = 1; far < 8; far *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, far));
-#pragma unroll
-        for (int i = 0; i < SENDERS; i++) {
-            const float share = exp2_(tops[i].x - most);
-            weights += share * tops[i].y, f += share * value[i];
-        }
-#pragma unroll
-        for (int far = 1; far < 8; far *= 2) weights += __shfl_xor_sync(0xffffffffu, weights, far), f += __shfl_xor_sync(0xffffffffu, f, far);
-        if (lane % 8 == 0 && thread / 8 < PART) put(o[dimension], weights > 0.0f ? __fdividef(f, weights) : NOTHING);
-    }
+    const Found found = together(c.parts);
+    const float over = __fdividef(1.0f, found.weights);
+    return found.weights > 0.0f ? pack2<ELEMENT>(found.f * over, found.g * over) : pack2<ELEMENT>(NOTHING, NOTHING);
 }

@@ -13,8 +13,9 @@ use crate::{
 use std::fmt::Write as _;
 
 /// Blocks of a cluster, as many as any device with clusters has at least room for.
-const RANKS: u64 = 8;
-const WARPS: u64 = 8;
+pub(super) const RANKS: u64 = 8;
+/// Each of which tells one block.
+const WARPS: u64 = RANKS;
 /// Elements of a head: each block has an even part of them, for two are told at once.
 const SIZES: [u64; 3] = [16, 32, 64];
 /// Keys that go through tensor cores at once.
@@ -38,13 +39,21 @@ fn cache_bytes(attention: &OneTokenWork) -> u64 {
     let (_, places, size) = size_of(attention);
     let tiles = tiles_of(places);
     let copied = 2 * TILE * (tiles * size + VECTOR) * 2;
-    let told = 3 * size * 2 + RANKS * tiles.min(WARPS) * (size / RANKS + 2) * 4;
+    let told = 3 * size * 2 + (RANKS + WARPS) * (size + 2) * 4;
     // Three counts, and where the parts begin.
     copied + told + 3 * 8 + 40
 }
 
-/// The kernel that computes a step, none on devices without clusters or for heads that there is no kernel for.
-pub fn kernels(work: &HeadsWork, device: gemm::Device) -> Vec<Generated> {
+/// How a head is computed.
+pub(super) struct Head {
+    pub problem: Problem,
+    pub tile: staged::Tile,
+    /// Where queries, keys and values are among the columns.
+    columns: [u64; 3],
+}
+
+/// None on devices without clusters or for heads that there is no kernel for.
+pub(super) fn head(work: &HeadsWork, device: gemm::Device) -> Option<Head> {
     let attention = &work.attention;
     let (heads, places, size) = size_of(attention);
     let dense = |view: &View| {
@@ -62,22 +71,25 @@ pub fn kernels(work: &HeadsWork, device: gemm::Device) -> Vec<Generated> {
         && dense(&attention.k)
         && dense(&attention.v);
     let problem = Problem::of(&work.product, |_| true).filter(|problem| problem.k.is_multiple_of(2 * staged::PIECE));
-    let (Some(problem), true, Some(columns)) = (problem, fits, work.columns()) else { return Vec::new() };
+    let (problem, true, columns) = (problem?, fits, work.columns()?) else { return None };
     let each = 3 * size / RANKS;
     let used = (staged::used_bytes(&problem, each, WARPS) + cache_bytes(attention)).next_multiple_of(32);
-    if used > u64::from(device.shared_block_bytes) {
-        return Vec::new();
-    }
     let tile = staged::Tile { columns: each, warps: WARPS, blocks: clusters, shared_bytes: used as u32 };
-    vec![generate(work, &problem, tile, columns)]
+    (used <= u64::from(device.shared_block_bytes)).then_some(Head { problem, tile, columns })
 }
 
-/// Arguments: x, w, bias?, scale?, shift?, k, v, place, o.
-fn generate(work: &HeadsWork, problem: &Problem, tile: staged::Tile, columns: [u64; 3]) -> Generated {
-    let attention = &work.attention;
+/// The kernel that computes a step, where there is one.
+pub fn kernels(work: &HeadsWork, device: gemm::Device) -> Vec<Generated> {
+    let kernel = |head: Head| generate(work, &head, "#define TAIL 0\n#define READS_SUMS 0\n", "");
+    head(work, device).map(kernel).into_iter().collect()
+}
+
+/// Behind what else is `defined`, and before what else needs that. Arguments: x, w, bias?, scale?, shift?, k, v, place, o.
+pub(super) fn generate(work: &HeadsWork, head: &Head, defined: &str, after: &str) -> Generated {
+    let (attention, &Head { ref problem, tile, columns }) = (&work.attention, head);
     let (heads, places, size) = size_of(attention);
     let place = attention.append.as_ref().map_or("i64", |append| c_type(append.place.kind));
-    let mut defined = String::new();
+    let mut defined = defined.to_owned();
     let mut define = |name: &str, value: &dyn std::fmt::Display| {
         let _ = writeln!(defined, "#define {name} {value}");
     };
@@ -102,6 +114,7 @@ fn generate(work: &HeadsWork, problem: &Problem, tile: staged::Tile, columns: [u
         define(name, &value);
     }
     defined += include_str!("heads.cuh");
+    defined += after;
     Generated {
         source: Source { name: "heads".into(), text: staged::text(problem, tile, &defined) },
         grid: [tile.blocks as u32, RANKS as u32, 1],

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod best;
 pub mod candidates;
 pub mod cell;
+pub mod chain;
 pub mod depthwise;
 pub mod expr;
 pub mod gemm;

@@ -1,6 +1,7 @@
 // y[n] = activation(ALPHA sum_k norm(x)[k] w[n][k] + bias[n] + residual[n]): a block's columns of the matrix are in its shared
 // memory before it waits for what is ahead of it, and are multiplied by tensor cores, of which the warps share K. Or the
-// columns are of a head's query, key and value, and the blocks of its cluster go on to its attention.
+// columns are of a head's query, key and value, and the blocks of its cluster go on to its attention; or the blocks of a
+// cluster go on to a second product (TAIL).
 //
 // A factor has eight columns for the one row. Of a norm they are what the row is less its first element, times the scale,
 // what rounding took from that, the scale and the shift: so the sums with these come along, and mean and variance may be
@@ -21,13 +22,17 @@
 
 struct Shared {
     ELEMENT w[COLUMNS * PITCH];
-    u32 rows[HAS_NORM ? 4 : 1][ROW_WORDS];
+    // The row, what rounding took from it, scale and shift.
+    __align__(16) u32 rows[HAS_NORM ? 4 : 1][ROW_WORDS];
     float sums[SUMS][COLUMNS][WARPS];
     float2 stats[WARPS];
     // In memory, for what is read to a register ahead of a wait compilers may read behind it.
     float biases[COLUMNS];
     // Whether columns have been copied.
     i64 copied;
+#if TAIL
+    Tail tail;
+#endif
 #if HEADS
     Caches caches;
 #endif
@@ -44,16 +49,35 @@ __device__ __forceinline__ void add_product(float (&d)[2][4], const uint4& upper
     multiply(ELEMENT(), d[1], second, b.z, b.w);
 }
 
+#if READS_SUMS
+#define X i64
+#else
+#define X ELEMENT
+#endif
+#if TAIL
+#define RESULT const ELEMENT* __restrict__ w2 BIAS2_PARAMETER, i64* __restrict__ y
+#else
+#define RESULT ELEMENT* __restrict__ y
+#endif
 #if HEADS
 // Of each head's queries, new keys and new values a block of its cluster has as many.
-extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREADS, 3) heads(const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, ELEMENT* k, ELEMENT* v, const PLACE* __restrict__ place, ELEMENT* __restrict__ y) {
+extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREADS, TAIL ? 2 : 3) heads(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, ELEMENT* k, ELEMENT* v, const PLACE* __restrict__ place, RESULT) {
     const int head = blockIdx.x, rank = blockIdx.y;
+#define CLUSTER head
 #define N_OF(c) (((c) < PART ? Q_COLUMN : (c) < 2 * PART ? K_COLUMN : V_COLUMN) + head * SIZE + rank * PART + (c) % PART)
 #define IS_COLUMN(c) true
 #define COLUMNS_HERE COLUMNS
 #define IS_FILLER (head >= HEAD_COUNT)
+#elif TAIL
+extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREADS, 2) pair(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, RESULT) {
+    const int cluster = blockIdx.x, rank = blockIdx.y;
+#define CLUSTER cluster
+#define N_OF(c) ((cluster * RANKS + rank) * COLUMNS + (c))
+#define IS_COLUMN(c) true
+#define COLUMNS_HERE COLUMNS
+#define IS_FILLER (cluster >= CLUSTERS)
 #else
-extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER RESIDUAL_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, ELEMENT* __restrict__ y) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER RESIDUAL_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, RESULT) {
 #define N_OF(c) ((int)blockIdx.x * COLUMNS + (c))
 #define IS_COLUMN(c) (N_OF(c) < N)
 #define COLUMNS_HERE min(COLUMNS, N - (int)blockIdx.x * COLUMNS)
@@ -68,18 +92,46 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
     extern __shared__ __align__(128) unsigned char pool[];
     Shared& s = *(Shared*)pool;
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, quarter = lane % 4, column = lane / 4;
+#if HAS_BIAS && CONSTANT_BIAS
+    ELEMENT of_bias;
+    if (thread < COLUMNS && IS_COLUMN(thread)) of_bias.b = read_here(bias + N_OF(thread));
+#endif
+#if TAIL
+    const int adds_at = (CLUSTER * RANKS + rank) * ADDS + lane;
+    const bool adds = warp == WARPS - 1 && lane < ADDS && adds_at < TAIL_N;
+#if HAS_BIAS2
+    ELEMENT of_bias2;
+    if (adds) of_bias2.b = read_here(bias2 + adds_at);
+#endif
+#endif
+#if HEADS
+    const Slice slice = slice_of((i64)place[0], rank);
+#endif
 #if ARRIVALS
     if (thread == 0) {
         begin_count(&s.copied);
 #if HEADS
         begin_count(&s.caches.copied), begin_count(&s.caches.told[0]), begin_count(&s.caches.told[1]);
-        expect(&s.caches.told[0], 3 * SIZE * 2), expect(&s.caches.told[1], RANKS * SENDERS * (PART + 2) * 4);
+        expect(&s.caches.told[0], 3 * SIZE * 2), expect(&s.caches.told[1], RANKS * (SIZE + 2) * 4);
+#endif
+#if TAIL
+        begin_count(&s.tail.copied), begin_count(&s.tail.told);
+        expect(&s.tail.copied, tail_columns(rank) * TAIL_K * 2), expect(&s.tail.told, HEADS ? 0 : TAIL_K * 2);
 #endif
         counts_begun();
-        expect(&s.copied, COLUMNS_HERE * K * 2);
+        expect(&s.copied, (COLUMNS_HERE + HAS_NORM * (HAS_SCALE + HAS_SHIFT)) * K * 2);
+#if HAS_NORM && HAS_SCALE
+        copy_whole(s.rows[2], scale, K * 2, &s.copied);
+#endif
+#if HAS_NORM && HAS_SHIFT
+        copy_whole(s.rows[3], shift, K * 2, &s.copied);
+#endif
     }
     __syncthreads();
-    if (thread < COLUMNS_HERE) copy_whole(s.w + thread * PITCH, w + (i64)N_OF(thread) * STRIDE, K * 2, &s.copied);
+    // A thread asks for one copy after the other: one of each warp does.
+    if (lane == 0)
+#pragma unroll 1
+        for (int c = warp; c < COLUMNS_HERE; c += WARPS) copy_whole(s.w + c * PITCH, w + (i64)N_OF(c) * STRIDE, K * 2, &s.copied);
 #else
 #pragma unroll 4
     for (int i = thread; i < COLUMNS * (K / 8); i += THREADS) {
@@ -87,34 +139,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
         const bool there = IS_COLUMN(c);
         copy16<false>(shared_at(s.w + c * PITCH + i % (K / 8) * 8), w + (i64)(there ? N_OF(c) : 0) * STRIDE + i % (K / 8) * 8, there);
     }
+#if HAS_NORM
+    for (int i = thread; i < K / 8; i += THREADS) {
+#if HAS_SCALE
+        copy16<false>(shared_at(&s.rows[2][4 * i]), scale + 8 * i, true);
+#endif
+#if HAS_SHIFT
+        copy16<false>(shared_at(&s.rows[3][4 * i]), shift + 8 * i, true);
+#endif
+    }
+#endif
     copies_end_group();
+#endif
+#if HEADS || TAIL
+    this_block_has_begun();
 #endif
 #if HEADS
     ELEMENT* const keys = k + (i64)head * K_HEAD;
     ELEMENT* const values = v + (i64)head * V_HEAD;
-    const Slice slice = slice_of((i64)place[0], rank);
     begin_caches(s.caches, slice, keys, values);
 #endif
-#if HAS_NORM
-    uint2 gamma[QUADS];
-#pragma unroll
-    for (int e = 0; e < QUADS; e++) {
-        const int i = thread + e * THREADS;
-        if (i >= K / 4) continue;
-        gamma[e] = make_uint2(ONES, ONES);
-        uint2 beta = make_uint2(0, 0);
-#if HAS_SCALE
-        gamma[e] = ((const uint2*)scale)[i];
+#if TAIL
+    copy_tail(s.tail, w2, CLUSTER, rank);
+#if HAS_BIAS2
+    if (adds) s.tail.biases[lane] = to_f(of_bias2);
+#else
+    if (adds) s.tail.biases[lane] = 0.0f;
 #endif
-#if HAS_SHIFT
-        beta = ((const uint2*)shift)[i];
-#endif
-        *(uint2*)&s.rows[2][2 * i] = gamma[e];
-        *(uint2*)&s.rows[3][2 * i] = beta;
-    }
 #endif
 #if HAS_BIAS && CONSTANT_BIAS
-    if (thread < COLUMNS && IS_COLUMN(thread)) s.biases[thread] = to_f(bias[N_OF(thread)]);
+    if (thread < COLUMNS && IS_COLUMN(thread)) s.biases[thread] = to_f(of_bias);
+#endif
+#if HAS_NORM && !HAS_SCALE
+    for (int i = thread; i < K / 2; i += THREADS) s.rows[2][i] = ONES;
+#endif
+#if HAS_NORM && !HAS_SHIFT
+    for (int i = thread; i < K / 2; i += THREADS) s.rows[3][i] = 0;
 #endif
 #if ARRIVALS
     wait_for(&s.copied);
@@ -125,6 +185,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
     copies_wait_but<0>();
 #endif
     __syncthreads();
+#if HAS_NORM
+    uint2 gamma[QUADS];
+#pragma unroll
+    for (int e = 0; e < QUADS; e++)
+        if (thread + e * THREADS < K / 4) gamma[e] = *(const uint2*)&s.rows[2][2 * (thread + e * THREADS)];
+#endif
 #if HELD
     uint4 full[FULL ? FULL : 1][OWN][2], half[OWN_HALF][2];
 #pragma unroll
@@ -144,8 +210,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
 #if HEADS
     Part part;
     prepare(s.caches, slice, rank, part);
-    // What is told to a block that has not begun is lost.
-    all_blocks_begun();
+#endif
+#if HEADS || TAIL
+    until_all_have_begun();
 #endif
     // A column is finished by four lanes, each of which has the sums of as many warps.
     const int mine_at = thread / 4;
@@ -158,12 +225,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
 #if HAS_RESIDUAL
     residual = FRESH(residual);
 #endif
+#if READS_SUMS
+    // They have more digits than a row, so nothing is taken from them, which every warp would ask for in the same place.
+    uint4 mine[QUADS][2];
+#pragma unroll
+    for (int e = 0; e < QUADS; e++)
+        if (thread + e * THREADS < K / 4) mine[e][0] = ((const uint4*)x)[2 * (thread + e * THREADS)], mine[e][1] = ((const uint4*)x)[2 * (thread + e * THREADS) + 1];
+#else
     uint2 mine[QUADS];
 #pragma unroll
     for (int e = 0; e < QUADS; e++)
         if (thread + e * THREADS < K / 4) mine[e] = ((const uint2*)x)[thread + e * THREADS];
 #if HAS_NORM
     const float pivot = CENTRED ? to_f(x[0]) : 0.0f;
+#endif
+#endif
+#if TAIL && READS_SUMS
+    i64 added = 0;
+    if (adds) added = sum_again(x[adds_at]);
+#elif TAIL
+    i64 added = 0;
+    if (adds) added = to_sum(to_f(x[adds_at]));
 #endif
     float more = 0.0f;
 #if HAS_BIAS
@@ -178,7 +260,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
     for (int e = 0; e < QUADS; e++) {
         const int i = thread + e * THREADS;
         if (i >= K / 4) continue;
+#if READS_SUMS
+        float f[4] = {of_sum(mine[e][0].x, mine[e][0].y), of_sum(mine[e][0].z, mine[e][0].w), of_sum(mine[e][1].x, mine[e][1].y), of_sum(mine[e][1].z, mine[e][1].w)};
+#else
         float f[4] = {LOW(mine[e].x) - pivot, HIGH(mine[e].x) - pivot, LOW(mine[e].y) - pivot, HIGH(mine[e].y) - pivot};
+#endif
         sum += (f[0] + f[1]) + (f[2] + f[3]);
         squares += (f[0] * f[0] + f[1] * f[1]) + (f[2] * f[2] + f[3] * f[3]);
         f[0] *= LOW(gamma[e].x), f[1] *= HIGH(gamma[e].x), f[2] *= LOW(gamma[e].y), f[3] *= HIGH(gamma[e].y);
@@ -296,18 +382,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const ELEMENT* _
         f = f * rsqrtf(square + EPSILON) + of[2];
 #endif
         f = f * ALPHA + more;
-#if HEADS
+#if HEADS || TAIL
+        f = ACTIVATION;
         // Of two columns each of the eight lanes tells one block.
         const float other = __shfl_xor_sync(0xffffffffu, f, 4);
         const int first = mine_at / 2 * 2, to = mine_at % 2 * 4 + quarter;
-        const u32 pair = mine_at % 2 ? pack2<ELEMENT>(other, f) : pack2<ELEMENT>(f, other);
-        if (finishes) tell(at_rank(&s.caches.whole[first / PART][rank * PART + first % PART], to), pair, at_rank(&s.caches.told[0], to));
+        const u32 both = mine_at % 2 ? pack2<ELEMENT>(other, f) : pack2<ELEMENT>(f, other);
+#if HEADS
+        if (finishes) tell(at_rank(&s.caches.whole[first / PART][rank * PART + first % PART], to), both, at_rank(&s.caches.told[0], to));
+#else
+        if (finishes) tell(at_rank(&s.tail.row[0][rank * COLUMNS + first], to), both, at_rank(&s.tail.told, to));
+#endif
 #else
         if (finishes && quarter == 0) put(y[N_OF(mine_at)], ACTIVATION);
 #endif
     }
+#if TAIL
+    wait_for(&s.tail.copied);
+    u32 held[TAIL_EACH][TAIL_OWN][4];
+    hold_tail(s.tail, held);
+#endif
 #if HEADS
     wait_for(&s.caches.told[0]);
-    attend(s.caches, slice, part, keys, values, y + head * O_HEAD + rank * PART);
+    const u32 found = attend(s.caches, slice, part, keys, values);
+#if TAIL
+    ELEMENT* const row = s.tail.row[warp];
+    if (2 * lane < SIZE) *(u32*)(row + 2 * lane) = found;
+    __syncwarp();
+#else
+    if (warp == 0 && 2 * lane / PART == rank) {
+        ELEMENT* const o = y + head * O_HEAD + 2 * lane;
+        o[0].b = (u16)found, o[1].b = (u16)(found >> 16);
+    }
+#endif
+#elif TAIL
+    wait_for(&s.tail.told);
+    const ELEMENT* const row = s.tail.row[0];
+#endif
+#if TAIL
+    add_tail(row, held, rank, y);
+    if (adds) add_sum(y + adds_at, added + to_sum(s.tail.biases[lane]));
 #endif
 }

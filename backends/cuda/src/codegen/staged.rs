@@ -96,7 +96,12 @@ pub fn tiles(problem: &Problem, device: gemm::Device) -> Vec<Tile> {
 
 /// Arguments: as of [`matvec::generate`].
 pub fn generate(problem: &Problem, tile: Tile) -> Generated {
-    let text = text(problem, tile, "#define HEADS 0\n");
+    generated(problem, tile, text(problem, tile, "#define HEADS 0\n#define TAIL 0\n#define READS_SUMS 0\n"))
+}
+
+/// A source of columns that nothing comes after.
+pub(super) fn generated(problem: &Problem, tile: Tile, text: String) -> Generated {
+    debug_assert!(tile.blocks >= problem.n.div_ceil(tile.columns), "every column has a block");
     Generated {
         source: Source { name: "staged".into(), text },
         grid: [tile.blocks as u32, 1, 1],

@@ -14,6 +14,7 @@
 //! | `states` | inputs that are changed in place and are outputs too |
 //! | `one_token` | attention of one query over such inputs |
 //! | `heads` | the same and the product ahead of it as one step, where a device has a kernel for that |
+//! | `chain` | a row to which step after step adds as sums, and every two such steps as one, where a device has kernels for them |
 //! | `one_row` | what one row of a decoder goes through: normalisation ahead of a product, rotary positions |
 //! | `raise` | operators over one dimension, and transposed convolutions, as what there are better kernels for |
 //! | `loops` | everything else, as plain loops over any rank and type |
@@ -21,6 +22,7 @@
 //! | `traffic` | bytes that a step moves |
 
 mod attention;
+pub mod chain;
 pub mod heads;
 mod heavy;
 mod loops;

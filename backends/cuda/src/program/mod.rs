@@ -1,9 +1,11 @@
 //! An engine before it is on a device: buffers, the steps that fill them, and which tactic computes each.
 
+mod chain;
 mod state;
 mod tactic;
 mod work;
 
+pub use chain::{ChainWork, First, Tail};
 pub use state::{Places, State};
 pub use tactic::{After, Tactic};
 pub use work::{Append, AttentionWork, ConvWork, HeadsWork, KernelWork, Norm, OneTokenWork, ProductWork, Seen, Work};

@@ -1,6 +1,7 @@
 //! Every kind of work a step can be: what it reads and writes, what its operands must be like, and what tells two of it
 //! apart.
 
+use super::chain::{ChainWork, First};
 use crate::view::{CHANNELS_LAST, Kind, View, strides_in};
 use planforge_graph::ir::{Activation, GeluForm};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ pub enum Work {
     Attention(AttentionWork),
     OneToken(OneTokenWork),
     Heads(Box<HeadsWork>),
+    Chain(Box<ChainWork>),
 }
 
 impl Work {
@@ -28,6 +30,11 @@ impl Work {
             Self::Attention(_) => "attention",
             Self::OneToken(_) => "one_token_attention",
             Self::Heads(_) => "heads",
+            Self::Chain(work) => match (&work.first, &work.tail) {
+                (First::Heads(_), _) => "heads_and_gemm",
+                (First::Product(_), Some(_)) => "gemm_pair",
+                (First::Product(_), None) => "gemm_of_sums",
+            },
         }
     }
 
@@ -41,6 +48,7 @@ impl Work {
         match self {
             Self::Conv(conv) => conv.activation,
             Self::Product(product) => product.activation,
+            Self::Chain(work) => work.product().activation,
             Self::Kernel(_) | Self::Attention(_) | Self::OneToken(_) | Self::Heads(_) => None,
         }
     }
@@ -50,6 +58,7 @@ impl Work {
         match self {
             Self::OneToken(work) if work.append.is_some() => vec![&work.k, &work.v],
             Self::Heads(work) => vec![&work.attention.k, &work.attention.v],
+            Self::Chain(work) => work.updates(),
             _ => Vec::new(),
         }
     }
@@ -87,6 +96,7 @@ impl Work {
                 let rest = product.bias.iter().chain(norm).chain(caches);
                 ([&product.a, &product.b].into_iter().chain(rest).collect(), o)
             }
+            Self::Chain(work) => work.views(),
         }
     }
 }
@@ -372,6 +382,10 @@ impl Work {
             }
         }
         let whole = |views: &[&View], rank: usize| views.iter().all(|view| view.rank() == rank && view.elements() > 0);
+        let whole_heads = |work: &HeadsWork| {
+            let product = &work.product;
+            whole(&[&product.a, &product.b, &product.y], 3) && work.attention.is_whole() && whole(&[&work.o], 4)
+        };
         let right = match self {
             Self::Kernel(_) => true,
             Self::Conv(conv) => {
@@ -389,9 +403,13 @@ impl Work {
             }
             Self::Attention(attention) => whole(&[&attention.q, &attention.k, &attention.v, &attention.o], 4),
             Self::OneToken(work) => work.is_whole(),
-            Self::Heads(work) => {
-                let product = &work.product;
-                whole(&[&product.a, &product.b, &product.y], 3) && work.attention.is_whole() && whole(&[&work.o], 4)
+            Self::Heads(work) => whole_heads(work),
+            Self::Chain(work) => {
+                let first = match &work.first {
+                    First::Heads(heads) => whole_heads(heads),
+                    First::Product(product) => whole(&[&product.a, &product.b, &product.y], 3),
+                };
+                first && work.is_whole()
             }
         };
         if !right {
@@ -402,6 +420,13 @@ impl Work {
             Self::Product(product) => product.operands_fit(),
             Self::OneToken(work) => work.operands_fit(),
             Self::Heads(work) => work.operands_fit(),
+            Self::Chain(work) => {
+                let first = match &work.first {
+                    First::Heads(heads) => heads.operands_fit(),
+                    First::Product(product) => product.operands_fit(),
+                };
+                first && work.operands_fit()
+            }
             Self::Kernel(_) | Self::Attention(_) => true,
         };
         if fit { Ok(()) } else { Err("operands that do not fit each other") }
@@ -428,7 +453,7 @@ fn is_bias(view: &View, elements: u64, kind: Kind) -> bool {
 
 impl Work {
     /// What besides its views decides how long it takes.
-    pub(crate) fn decides(&self, is_constant: impl Fn(&View) -> bool) -> serde_json::Value {
+    pub(crate) fn decides(&self, is_constant: &dyn Fn(&View) -> bool) -> serde_json::Value {
         match self {
             Self::Conv(conv) => serde_json::json!([
                 conv.strides,
@@ -444,7 +469,7 @@ impl Work {
             Self::Product(product) => {
                 let constant = is_constant(&product.b);
                 // A kernel may read a constant bias before what is ahead of it has ended.
-                let bias = product.bias.as_ref().map(&is_constant);
+                let bias = product.bias.as_ref().map(is_constant);
                 let has = serde_json::json!([bias, product.residual.is_some(), constant]);
                 match &product.norm {
                     None => serde_json::json!([product.alpha, product.activation, has]),
@@ -461,6 +486,14 @@ impl Work {
                 let HeadsWork { product, attention, .. } = &**work;
                 let of_product = Self::Product(product.clone()).decides(is_constant);
                 serde_json::json!([of_product, work.columns(), attention.scale, attention.seen, attention.guarded])
+            }
+            Self::Chain(work) => {
+                let first = match &work.first {
+                    First::Heads(heads) => Self::Heads(Box::new(heads.clone())),
+                    First::Product(product) => Self::Product(product.clone()),
+                };
+                let bias = work.tail.as_ref().and_then(|tail| tail.bias.as_ref()).map(is_constant);
+                serde_json::json!([first.decides(is_constant), work.sums.is_some(), work.tail.is_some(), bias])
             }
             Self::Kernel(_) => serde_json::Value::Null,
         }

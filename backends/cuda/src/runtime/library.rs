@@ -45,7 +45,9 @@ pub fn bind(plan: Plan, work: &Work, address: &dyn Fn(&View) -> u64, workspace: 
             let value = scale.insert(Box::new(attention.scale));
             tensors.push((SCALE, std::ptr::from_ref::<f32>(value) as u64));
         }
-        Work::Kernel(_) | Work::OneToken(_) | Work::Heads(_) => unreachable!("only kernels of ours compute it"),
+        Work::Kernel(_) | Work::OneToken(_) | Work::Heads(_) | Work::Chain(_) => {
+            unreachable!("only kernels of ours compute it")
+        }
     }
     let binding = plan.bind(&tensors, workspace)?;
     Ok(Ready::Dnn { plan, binding, waits, _scale: scale })
@@ -91,7 +93,7 @@ pub fn pattern(site: impl Into<Site>, work: &Work) -> Option<std::result::Result
         Work::Conv(conv) => conv_pattern(conv).map(|pattern| Pattern::convolution(site, &pattern)),
         Work::Product(product) => product_pattern(product).map(|pattern| Pattern::product(site, &pattern)),
         Work::Attention(attention) => sdpa(attention).map(|pattern| Pattern::attention(site, &pattern)),
-        Work::Kernel(_) | Work::OneToken(_) | Work::Heads(_) => None,
+        Work::Kernel(_) | Work::OneToken(_) | Work::Heads(_) | Work::Chain(_) => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Effort, Streams, Times, Tuned, choose_streams, target_of, tune};
 use crate::{
     codegen::gemm,
-    lower::heads,
+    lower::{chain, heads},
     program::Program,
     runtime::{Constants, Context, Device, RuntimeError},
 };
@@ -19,12 +19,14 @@ pub struct ReadyProgram {
     pub forms_ms: Vec<f64>,
 }
 
-/// The forms that a program without tactics has on a device, the one of fewer steps last. Where nothing is compared,
+/// The forms that a program without tactics has on a device, the one of fewest steps last. Where nothing is compared,
 /// there is that one only.
 pub fn forms(program: &Program, device: gemm::Device, effort: Effort) -> Vec<Program> {
-    match heads::fused(program, device) {
-        Some(fused) if effort.compares => vec![program.clone(), fused],
-        Some(fused) => vec![fused],
+    let heads = heads::fused(program, device);
+    let fewest = chain::fused(heads.as_ref().unwrap_or(program), device).or(heads);
+    match fewest {
+        Some(fewest) if effort.compares => vec![program.clone(), fewest],
+        Some(fewest) => vec![fewest],
         None => vec![program.clone()],
     }
 }

@@ -37,6 +37,8 @@ static inline float __fdividef(float a, float b) { return a / b; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline long long __float2ll_rn(float f) { return llrintf(f); }
 
 namespace host {
 const unsigned WARP = 32, CLUSTER_MAX = 8, SHARED_BYTES = 228 * 1024;
@@ -204,6 +206,12 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T value, unsigned m
 template <class T> static inline T __shfl_sync(unsigned, T value, unsigned lane) {
     host::give(&value, sizeof value);
     return host::taken<T>(lane);
+}
+
+static inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long more) {
+    unsigned long long& at = host::element(p, 0), before = at;
+    at += more;
+    return before;
 }
 
 // Halves, rounded to the nearest even; subnormal ones too.

@@ -144,7 +144,8 @@ pub fn kernels(program: &Program, step: &Step) -> Vec<(Generated, As)> {
     }
     let target = gemm::Device { capability: 90, sm_count: 132, shared_block_bytes: 227 * 1024 };
     let own = own_kernels(target, program, &step.work, TILES);
-    let shares_sums = |kernel: &Generated| ["gemm", "heads"].contains(&&*kernel.source.name) && kernel.grid[1] > 1;
+    let shares_sums =
+        |kernel: &Generated| ["gemm", "heads", "pair"].contains(&&*kernel.source.name) && kernel.grid[1] > 1;
     own.into_iter()
         .map(|kernel| if shares_sums(&kernel) { (kernel, As::Hopper) } else { (kernel, As::Ampere) })
         .collect()

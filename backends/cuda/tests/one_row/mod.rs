@@ -1,5 +1,6 @@
 //! Products of one row by kernels of ours, run on the host thread by thread, beside sums in f64.
 
+mod chain;
 mod heads;
 
 use crate::emulator::{As, Emulator, host::Host};
