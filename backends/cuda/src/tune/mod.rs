@@ -6,6 +6,7 @@ mod climb;
 mod forms;
 mod late;
 mod learned;
+mod proof;
 mod refine;
 mod screen;
 mod streams;
