@@ -4,6 +4,9 @@
 //! one writes memory that the other touches: only such pairs are ordered, by their stream or by an event. Buffers share
 //! memory only where every use of the one is ordered before every use of the other.
 
+mod order;
+mod ways;
+
 use crate::{
     program::{ALIGNMENT, MAX_STREAMS, Place, Program, Step},
     view::{BufferId, View},
@@ -11,9 +14,12 @@ use crate::{
 use planforge_passes::memory::place_apart;
 use std::collections::BTreeMap;
 
+pub use order::Order;
+pub use ways::{Tried, search};
+
 /// Programs of more steps stay on one stream: pairs of steps are compared.
 const MAX_STEPS: usize = 3000;
-/// What waiting for another stream costs, in microseconds; less is not worth leaving a stream for.
+/// What waiting for another stream costs, in microseconds, as far as is known.
 const WAIT_US: f64 = 1.5;
 
 /// What orders the steps of a program on its streams.
@@ -189,16 +195,11 @@ fn lane(view: &View) -> Option<(u64, u64, u64)> {
 /// The program with its steps on at most `streams` streams, by what each takes in microseconds, and its arena laid out
 /// for that; `None` when all of them stay on one.
 pub fn spread(program: &Program, streams: u32, cost_us: &[f64]) -> Option<Program> {
-    if program.steps.len() > MAX_STEPS {
+    let chosen = Order::of(program)?.greedy(streams.min(MAX_STREAMS), cost_us, WAIT_US);
+    if chosen.iter().all(|&stream| stream == 0) {
         return None;
     }
-    let mut spread = program.clone();
-    assign(&mut spread.steps, &touches(program, false), streams.min(MAX_STREAMS), cost_us);
-    if spread.steps.iter().all(|step| step.stream == 0) {
-        return None;
-    }
-    lay_out(&mut spread);
-    Some(spread)
+    on_streams(program, &chosen)
 }
 
 /// The program with its steps on these streams; `None` when they are not its.
@@ -212,33 +213,6 @@ pub fn on_streams(program: &Program, streams: &[u32]) -> Option<Program> {
         lay_out(&mut spread);
     }
     Some(spread)
-}
-
-/// Gives each step the stream on which it could begin first, in the order of the program.
-fn assign(steps: &mut [Step], touches: &[Touched<'_>], streams: u32, cost_us: &[f64]) {
-    let mut free_us = vec![0.0; streams as usize];
-    let mut ends_us: Vec<f64> = Vec::with_capacity(steps.len());
-    for number in 0..steps.len() {
-        let needed: Vec<usize> = (0..number).filter(|&earlier| touches[earlier].orders(&touches[number])).collect();
-        let begin_us = |stream: u32| {
-            let arrives =
-                |&earlier: &usize| ends_us[earlier] + if steps[earlier].stream == stream { 0.0 } else { WAIT_US };
-            needed.iter().map(arrives).fold(free_us[stream as usize], f64::max)
-        };
-        // Where what it waits for last ran, unless another stream is clearly sooner.
-        let last = needed.iter().max_by(|a, b| ends_us[**a].total_cmp(&ends_us[**b]));
-        let home = last.map_or(0, |&last| steps[last].stream);
-        let mut best = home;
-        for stream in 0..streams {
-            if begin_us(stream) + WAIT_US < begin_us(best) {
-                best = stream;
-            }
-        }
-        let end_us = begin_us(best) + cost_us[number];
-        free_us[best as usize] = end_us;
-        ends_us.push(end_us);
-        steps[number].stream = best;
-    }
 }
 
 /// Places the arena's buffers so that two share memory only when all uses of one come before all uses of the other.

@@ -2,11 +2,12 @@
 
 use planforge_cuda::{
     program::{Buffer, Edge, KernelWork, MAX_STREAMS, Place, Program, Step, Work},
-    schedule::{self, Schedule},
+    schedule::{self, Order, Schedule, Tried},
     view::{BufferId, Kind, View},
 };
 use planforge_types::ElementType;
 use rand::{RngExt as _, SeedableRng, rngs::StdRng};
+use std::{cell::RefCell, convert::Infallible};
 
 /// Pixels and channels of every buffer.
 const PIXELS: u64 = 3;
@@ -148,9 +149,22 @@ fn allowed_order(program: &Program, schedule: &Schedule, rng: &mut StdRng) -> Ve
     order
 }
 
+/// Ways to spread the steps as a search tries them, of which every third gains.
+fn ways(program: &Program, cost_us: &[f64], most: usize) -> Vec<Vec<u32>> {
+    let order = Order::of(program).expect("few steps");
+    let tried = RefCell::new(Vec::new());
+    let mut try_one = |way: &[u32]| {
+        tried.borrow_mut().push(way.to_vec());
+        let gains = tried.borrow().len().is_multiple_of(3);
+        Ok::<Tried, Infallible>(if gains { Tried::Gains } else { Tried::Near })
+    };
+    let Ok(()) = schedule::search(&order, cost_us, &mut try_one, &|| tried.borrow().len() < most);
+    tried.into_inner()
+}
+
 #[test]
 fn any_order_that_the_schedule_allows_computes_the_same() {
-    let (mut aside, mut shared) = (0, 0);
+    let (mut aside, mut shared, mut searched) = (0, 0, 0);
     for seed in 0..150 {
         let mut rng = StdRng::seed_from_u64(seed);
         let program = random_program(&mut rng);
@@ -159,7 +173,11 @@ fn any_order_that_the_schedule_allows_computes_the_same() {
         let cost_us: Vec<f64> = program.steps.iter().map(|_| rng.random_range(1.0..20.0)).collect();
         let streams: Vec<u32> = program.steps.iter().map(|_| rng.random_range(0..MAX_STREAMS)).collect();
         let spread = [2, MAX_STREAMS].map(|streams| schedule::spread(&program, streams, &cost_us));
-        for spread in spread.into_iter().flatten().chain(schedule::on_streams(&program, &streams)) {
+        let ways = ways(&program, &cost_us, 40);
+        searched += ways.len();
+        // Every fourth runs: most differ little from one another.
+        let ways = ways.iter().step_by(4).chain([&streams]).filter_map(|way| schedule::on_streams(&program, way));
+        for spread in spread.into_iter().flatten().chain(ways) {
             aside += spread.steps.iter().filter(|step| step.stream > 0).count();
             shared += usize::from(spread.arena_bytes < program.arena_bytes);
             let schedule = Schedule::of(&spread);
@@ -171,6 +189,7 @@ fn any_order_that_the_schedule_allows_computes_the_same() {
         }
     }
     assert!(aside > 500 && shared > 50, "{aside} steps ran aside, {shared} programs shared memory");
+    assert!(searched > 2000, "{searched} ways were searched");
 }
 
 /// Two steps that fill the halves of one buffer, and one that reads it.

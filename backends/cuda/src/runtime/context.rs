@@ -1,6 +1,6 @@
 //! A whole program on a device, captured as one graph.
 
-use super::{Constants, Device, Kernels, Memory, Ready, Result, prepare, time_us, timing::median_ms};
+use super::{Constants, Device, Kernels, Memory, Ready, Result, graph_ms, prepare, time_us, timing::median_ms};
 use crate::{
     early::{self, Behind},
     program::Program,
@@ -94,6 +94,12 @@ impl Context {
     pub(crate) fn time_ms(&self) -> Result<f64> {
         // SAFETY: the memory it was captured with lives in this context.
         unsafe { median_ms(&self.stream, &self.graph) }
+    }
+
+    /// The same of so many launches.
+    pub(crate) fn rough_ms(&self, launches: usize) -> Result<f64> {
+        // SAFETY: as above.
+        unsafe { graph_ms(&self.stream, &self.graph, launches) }
     }
 
     /// Median device time of each step by itself, in milliseconds.

@@ -54,7 +54,7 @@ pub unsafe fn median_ms(stream: &Stream, graph: &Graph) -> Result<f64> {
     unsafe { graph_ms(stream, graph, count.clamp(*GRAPH_LAUNCHES.start(), *GRAPH_LAUNCHES.end())) }
 }
 
-/// The same of so many launches, after one that does not count.
+/// Median device time of so many launches of a graph, in milliseconds, after one that does not count.
 ///
 /// # Safety
 /// The memory it was captured with lives.

@@ -6,6 +6,7 @@ mod climb;
 mod forms;
 mod late;
 mod learned;
+mod proof;
 mod refine;
 mod screen;
 mod streams;
@@ -100,6 +101,7 @@ pub fn tune(
     known: &mut Times,
     go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
 ) -> Result<Tuned, RuntimeError> {
+    let since = Instant::now();
     let memory = Memory::new(device, program, weights.clone(), &[MAX_WORKSPACE_BYTES])?;
     let mut kernels = Kernels::new();
     let mut tuned = Tuned::default();
@@ -148,7 +150,7 @@ pub fn tune(
     }
     tracing::info!(steps = tuned.timed, compiling_s = seconds[0], timing_s = seconds[1], "candidates are timed");
     if tuned.timed > 0 && effort.compares {
-        refine::refine(device, program, &memory, &mut tuned, known, &mut kernels)?;
+        refine::refine(device, program, &memory, &mut tuned, known, &mut kernels, since)?;
     }
     Ok(tuned)
 }

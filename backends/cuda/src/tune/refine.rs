@@ -5,12 +5,14 @@
 //! whole is uncertain by. So graphs in which every step has one of its candidates by chance are timed, some hundred of
 //! them, which tells all steps' candidates apart at once (`screen`).
 //!
-//! What candidates add to the whole is more than a sum where kernels of several steps share multiprocessors. Where steps
-//! are of few kinds, which decoders' are, each candidate is tried by itself in place of what was found, as long as that gains.
+//! What candidates add to the whole is more than a sum where kernels of several steps share multiprocessors. So each
+//! candidate is tried by itself in place of what was found, as long as that gains: of programs with many kinds of steps
+//! those first that the experiment left undecided, and the others as far as time allows; of those with few, which decoders
+//! are, all, from several beginnings.
 
 use super::{
     Timed, Tuned,
-    climb::{GAIN, Reached, climb},
+    climb::{FEW, MANY, Reached, climb},
     screen::Screen,
 };
 use crate::{
@@ -21,6 +23,7 @@ use crate::{
 use planforge_kernels_cuda::device::DeviceError;
 use std::{
     collections::BTreeMap,
+    ops::{Range, RangeInclusive},
     time::{Duration, Instant},
 };
 
@@ -46,8 +49,12 @@ const LONGEST_SWEEP: Duration = Duration::from_millis(600);
 const LONGEST_CLIMB: Duration = Duration::from_millis(3500);
 /// Beginnings beside what was found: choices that were quickest by chance.
 const BEGINNINGS: usize = 3;
+/// Where it takes longer, candidates are exchanged for about so long from what was found; less where the whole search took
+/// longer than most of what a cold build may take, but never less than those that are left undecided take.
+const CLIMB_OF_MANY: RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_millis(2500);
+const LONGEST_SEARCH: Duration = Duration::from_secs(25);
 /// Graphs for each thing that is to be found out: with fewer nothing is, with more nothing is worth it.
-const GRAPHS_EACH: std::ops::Range<usize> = 2..24;
+const GRAPHS_EACH: Range<usize> = 2..24;
 
 /// Steps that are computed alike.
 struct Group {
@@ -74,7 +81,8 @@ impl Group {
     }
 }
 
-/// Exchanges tactics of `program` for those with which the whole is quickest. `known` learns what was found.
+/// Exchanges tactics of `program` for those with which the whole is quickest. `known` learns what was found; the search
+/// as a whole began at `since`.
 pub(super) fn refine(
     device: &Device,
     program: &mut Program,
@@ -82,6 +90,7 @@ pub(super) fn refine(
     tuned: &mut Tuned,
     known: &mut super::Times,
     kernels: &mut Kernels,
+    since: Instant,
 ) -> Result<()> {
     let began = Instant::now();
     let mut ready = Vec::with_capacity(program.steps.len());
@@ -109,7 +118,7 @@ pub(super) fn refine(
         }
         screen.settle();
     }
-    let best = climbed(&mut graph, &mut groups, &screen)?;
+    let best = climbed(&mut graph, &mut groups, &screen, since)?;
     let first = vec![0; groups.len()];
     // Steps may not add up: what was found has to be quicker than what was there, measured in turns.
     let (mut best_ms, mut first_ms) = (f64::INFINITY, f64::INFINITY);
@@ -148,28 +157,38 @@ pub(super) fn refine(
 
 /// The quickest choice that is reached from what was found, or from one that was quick by chance, by exchanging one
 /// candidate after the other.
-fn climbed(graph: &mut Whole<'_>, groups: &mut [Group], screen: &Screen) -> Result<Vec<usize>> {
+fn climbed(graph: &mut Whole<'_>, groups: &mut [Group], screen: &Screen, since: Instant) -> Result<Vec<usize>> {
     let (found, began) = (screen.best(), Instant::now());
-    let candidates: Vec<usize> = groups.iter().map(|group| group.candidates.len()).collect();
+    let of = |(at, group): (usize, &Group)| (0..group.candidates.len()).map(move |candidate| (at, candidate));
+    let all: Vec<(usize, usize)> = groups.iter().enumerate().flat_map(of).collect();
+    let exchanges = all.len() - groups.len();
     let mut tried = 0;
     let mut ms_of = |choice: &[usize]| {
         tried += 1;
         graph.ms_of(groups, choice, LAUNCHES_AT_LAST).map(|ms| ms.unwrap_or(f64::INFINITY))
     };
     let found_ms = ms_of(&found)?;
-    let exchanges = candidates.iter().map(|count| count - 1).sum::<usize>();
-    if began.elapsed() * exchanges as u32 > LONGEST_SWEEP {
-        return Ok(found);
-    }
-    let go_on = || began.elapsed() < LONGEST_CLIMB;
     let mut best = Reached { choice: found.clone(), ms: found_ms };
-    for begin in [found].into_iter().chain(screen.quickest(BEGINNINGS)).take_while(|_| go_on()) {
-        let reached = climb(begin, &candidates, &mut ms_of, &go_on)?;
-        if reached.ms < best.ms * GAIN {
-            best = reached;
+    if began.elapsed() * exchanges as u32 <= LONGEST_SWEEP {
+        let go_on = || began.elapsed() < LONGEST_CLIMB;
+        for begin in [found].into_iter().chain(screen.quickest(BEGINNINGS)).take_while(|_| go_on()) {
+            let reached = climb(begin, &all, FEW, &mut ms_of, &go_on)?;
+            if reached.ms < best.ms * FEW.proof.gain {
+                best = reached;
+            }
+        }
+    } else {
+        let left = LONGEST_SEARCH.saturating_sub(since.elapsed());
+        let longest = left.clamp(*CLIMB_OF_MANY.start(), *CLIMB_OF_MANY.end());
+        let go_on = || began.elapsed() < longest;
+        let [open, others] = screen.exchanges();
+        best = climb(best.choice, &open, MANY, &mut ms_of, &go_on)?;
+        if go_on() {
+            best = climb(best.choice, &[open, others].concat(), MANY, &mut ms_of, &go_on)?;
         }
     }
-    tracing::info!(tried, found_ms, best_ms = best.ms, "candidates are exchanged one by one");
+    let seconds = began.elapsed().as_secs_f32();
+    tracing::info!(tried, exchanges, found_ms, best_ms = best.ms, seconds, "candidates are exchanged one by one");
     Ok(best.choice)
 }
 

@@ -37,6 +37,9 @@ struct Group {
     deck: Vec<usize>,
     /// Microseconds by which the whole is longer with each, about; `None` before it was tried.
     effects: Vec<Option<f64>>,
+    /// By how much each was slower than the best when it was last compared. Effects of those that were given up go astray
+    /// later, for they were met in a few rounds only, which have means of their own.
+    slower_us: Vec<Option<f64>>,
 }
 
 #[derive(Debug)]
@@ -49,7 +52,12 @@ struct Trial {
 impl Screen {
     /// `candidates`: how many each group has; none has none.
     pub fn new(candidates: &[usize]) -> Self {
-        let group = |&count: &usize| Group { alive: vec![true; count], deck: Vec::new(), effects: vec![None; count] };
+        let group = |&count: &usize| Group {
+            alive: vec![true; count],
+            deck: Vec::new(),
+            effects: vec![None; count],
+            slower_us: vec![None; count],
+        };
         let groups = candidates.iter().map(group).collect();
         Self { groups, trials: Vec::new(), round: 0, random: StdRng::seed_from_u64(SEED) }
     }
@@ -96,11 +104,13 @@ impl Screen {
             let met = |candidate: usize| self.trials.iter().filter(|trial| trial.choice[at] == candidate).count();
             let best = self.groups[at].best();
             let Some(best_us) = self.groups[at].effects[best] else { continue };
+            self.groups[at].slower_us[best] = Some(0.0);
             let alive: Vec<usize> = self.groups[at].alive().filter(|candidate| *candidate != best).collect();
             for candidate in alive {
                 let Some(us) = self.groups[at].effects[candidate] else { continue };
                 let error_us = deviation_us * (1.0 / met(best) as f64 + 1.0 / met(candidate) as f64).sqrt();
                 let slower_us = us - best_us;
+                self.groups[at].slower_us[candidate] = Some(slower_us);
                 if slower_us > SURE * error_us || slower_us + LIKELY * error_us < ALIKE * whole_us {
                     self.groups[at].alive[candidate] = false;
                 }
@@ -111,6 +121,20 @@ impl Screen {
     /// The quickest candidate of each group, as far as is known.
     pub fn best(&self) -> Vec<usize> {
         self.groups.iter().map(Group::best).collect()
+    }
+
+    /// Every candidate with its group, those that are least slow by what is known first: such as are not given up, and
+    /// the others.
+    pub fn exchanges(&self) -> [Vec<(usize, usize)>; 2] {
+        let mut all: Vec<(f64, (usize, usize))> = Vec::new();
+        for (at, group) in self.groups.iter().enumerate() {
+            let exchange = |(candidate, us): (usize, &Option<f64>)| (us.unwrap_or(f64::INFINITY), (at, candidate));
+            all.extend(group.slower_us.iter().enumerate().map(exchange));
+        }
+        all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let all = all.into_iter().map(|(_, exchange)| exchange);
+        let (open, others) = all.partition(|&(at, candidate)| self.groups[at].alive[candidate]);
+        [open, others]
     }
 
     /// The choices with which the whole was quickest when it was timed, the quickest first.
@@ -293,6 +317,21 @@ mod tests {
         assert_eq!(screen.best(), [1, 0]);
         screen.settle();
         assert_eq!(screen.best(), [1, 0], "nothing was timed");
+    }
+
+    #[test]
+    fn what_is_open_is_exchanged_first_and_what_is_likely_to_gain_before_that() {
+        let mut whole = Whole::of(2);
+        let screen = screened(&mut whole, 20);
+        let [open, others] = screen.exchanges();
+        assert_eq!((open.len(), open.len() + others.len()), (60 + screen.unknowns(), 240));
+        let slower_us = |&(at, candidate): &(usize, usize)| {
+            whole.groups[at][candidate] - whole.groups[at].iter().copied().fold(f64::INFINITY, f64::min)
+        };
+        let mean_us = |some: &[(usize, usize)]| some.iter().map(slower_us).sum::<f64>() / some.len() as f64;
+        assert!(mean_us(&open) * 5.0 < mean_us(&others));
+        let (first_us, last_us) = (mean_us(&others[..20]), mean_us(&others[others.len() - 20..]));
+        assert!(first_us * 3.0 < last_us, "{first_us} us and {last_us} us slower");
     }
 
     #[test]

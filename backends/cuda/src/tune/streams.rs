@@ -1,18 +1,27 @@
-//! Whether the steps of a program are quicker side by side: the whole graph is timed with several assignments to streams.
+//! Whether the steps of a program are quicker side by side: the whole graph is timed with many ways to spread them over
+//! streams, and what seems to gain is timed again beside what it would take the place of.
 
+use super::proof::Proof;
 use crate::{
-    program::{MAX_STREAMS, Program},
+    program::{Program, Step},
     runtime::{Constants, Context, Device, Kernels, Result, RuntimeError},
-    schedule,
+    schedule::{self, Order, Tried},
 };
 use planforge_kernels_cuda::device::DeviceError;
 use planforge_types::Digest;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
-/// Numbers of streams that are tried.
-const TRIED: [u32; 2] = [2, MAX_STREAMS];
-/// What counts as quicker: more than the noise of a median.
-const GAIN: f64 = 0.99;
+/// All of it ends about after this time.
+const LONGEST: Duration = Duration::from_millis(1200);
+/// What a way has to show: more than the noise of a median, and again.
+const PROOF: Proof = Proof { gain: 0.995, turns: 2 };
+/// What is slower than the best by no more is near it: others may gain.
+const NEAR: f64 = 1.03;
+/// Launches of a way that is tried.
+const LAUNCHES: usize = 9;
 /// A step whose time is not known is taken to cost this, and its bytes at this rate.
 const LAUNCH_US: f64 = 2.0;
 const BYTES_PER_US: f64 = 2e6;
@@ -38,39 +47,70 @@ pub(crate) fn choose(
         }
         return Context::new(device, program, weights.clone(), &mut kernels);
     }
-    let mut best = Context::new(device, program, weights.clone(), &mut kernels)?;
+    let single = Context::new(device, program, weights.clone(), &mut kernels)?;
     if !compares {
-        return Ok(best);
+        return Ok(single);
     }
-    let guess = |step: &crate::program::Step| LAUNCH_US + step.bytes as f64 / BYTES_PER_US;
-    let cost_us: Vec<f64> = program
-        .steps
-        .iter()
-        .map(|step| step_us.get(step.name.as_str()).copied().unwrap_or_else(|| guess(step)))
-        .collect();
-    let single = program.clone();
-    let mut best_ms = best.time_ms()?;
-    let single_ms = best_ms;
-    let mut tried: Vec<Program> = Vec::new();
-    for spread in TRIED.iter().filter_map(|&streams| schedule::spread(&single, streams, &cost_us)) {
-        if tried.contains(&spread) {
-            continue;
-        }
-        tried.push(spread.clone());
-        let timed = Context::new(device, &spread, weights.clone(), &mut kernels)
-            .and_then(|context| Ok((context.time_ms()?, context)));
-        match timed {
-            Ok((ms, context)) if ms < best_ms * GAIN => {
-                (best, best_ms) = (context, ms);
-                *program = spread;
-            }
-            Ok(_) => {}
+    let began = Instant::now();
+    let single_ms = single.time_ms()?;
+    let best = Way { program: program.clone(), context: single, ms: single_ms };
+    let mut trials = Trials { device, single: program, weights, kernels, best, tried: 0 };
+    if let Some(order) = Order::of(program) {
+        let guess = |step: &Step| LAUNCH_US + step.bytes as f64 / BYTES_PER_US;
+        let cost_us = |step: &Step| step_us.get(step.name.as_str()).copied().unwrap_or_else(|| guess(step));
+        let cost_us: Vec<f64> = program.steps.iter().map(cost_us).collect();
+        schedule::search(&order, &cost_us, &mut |way| trials.try_one(way), &|| began.elapsed() < LONGEST)?;
+    }
+    let (tried, Way { program: chosen, context, ms: best_ms }) = (trials.tried, trials.best);
+    let streams = chosen.steps.iter().map(|step| step.stream + 1).max().unwrap_or(1);
+    let seconds = began.elapsed().as_secs_f32();
+    tracing::info!(streams, tried, single_ms, best_ms, seconds, "steps are spread over streams");
+    known.insert(key, chosen.steps.iter().map(|step| step.stream).collect());
+    *program = chosen;
+    Ok(context)
+}
+
+/// A program with its steps on some streams.
+struct Way {
+    program: Program,
+    context: Context,
+    ms: f64,
+}
+
+/// Ways on the device, of which the best is kept beside the one that is tried.
+struct Trials<'a> {
+    device: &'a Device,
+    /// With all steps on one stream.
+    single: &'a Program,
+    weights: &'a Constants,
+    kernels: Kernels,
+    best: Way,
+    tried: usize,
+}
+
+impl Trials<'_> {
+    /// Times the program with its steps on these streams, which take the best's place where they gain.
+    fn try_one(&mut self, streams: &[u32]) -> Result<Tried> {
+        let Some(program) = schedule::on_streams(self.single, streams) else { return Ok(Tried::Far) };
+        self.tried += 1;
+        let timed = Context::new(self.device, &program, self.weights.clone(), &mut self.kernels)
+            .and_then(|context| Ok((context.rough_ms(LAUNCHES)?, context)));
+        let (ms, context) = match timed {
+            Ok(timed) => timed,
             Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => return Err(error),
-            Err(error) => tracing::debug!(%error, "steps do not run side by side"),
+            Err(error) => {
+                tracing::debug!(%error, "steps do not run side by side");
+                return Ok(Tried::Far);
+            }
+        };
+        if ms < self.best.ms * PROOF.gain {
+            let measured = PROOF.in_turns(&self.best.context, &context, &mut Context::time_ms)?;
+            self.best.ms = measured.now_ms;
+            if measured.is_quicker {
+                self.best = Way { program, context, ms: measured.other_ms };
+                return Ok(Tried::Gains);
+            }
         }
+        Ok(if ms < self.best.ms * NEAR { Tried::Near } else { Tried::Far })
     }
-    let streams = program.steps.iter().map(|step| step.stream + 1).max().unwrap_or(1);
-    tracing::info!(streams, single_ms, best_ms, "steps are spread over streams");
-    known.insert(key, program.steps.iter().map(|step| step.stream).collect());
-    Ok(best)
 }
