@@ -16,8 +16,8 @@ const OUTLYING: f64 = 6.0;
 const FREE: usize = 8;
 /// Times that are cleared of what something else did before effects are believed.
 const CLEARINGS: usize = 2;
-/// Passes over all groups, in which their effects are told apart.
-const SWEEPS: usize = 10;
+/// Passes over all groups, in which their effects are told apart; each begins where the last one ended.
+const SWEEPS: usize = 4;
 /// What is drawn by chance is the same in each search.
 const SEED: u64 = 20;
 
@@ -178,10 +178,11 @@ impl Screen {
     /// Finds the effects whose sums are nearest to the times, group by group. The mean of each round is one more group:
     /// clocks and temperatures wander.
     fn sweep(&mut self, times: &[f64]) {
-        for group in &mut self.groups {
-            group.effects.fill(None);
-        }
-        let mut rests: Vec<f64> = times.to_vec();
+        let explained = |trial: &Trial| -> f64 {
+            let of = |(group, candidate): (&Group, &usize)| group.effects[*candidate].unwrap_or_default();
+            self.groups.iter().zip(&trial.choice).map(of).sum()
+        };
+        let mut rests: Vec<f64> = times.iter().zip(&self.trials).map(|(time, trial)| time - explained(trial)).collect();
         let rounds = self.round.max(1);
         for _ in 0..SWEEPS {
             let round = |trial: &Trial| trial.round;

@@ -229,7 +229,7 @@ fn what_others_read_or_no_kernel_holds_is_no_chain() {
     );
     let older = planforge_cuda::codegen::gemm::Device { capability: 80, ..DEVICE };
     assert!(fused(&case(WITH).program, older).is_none(), "no clusters");
-    let small = planforge_cuda::codegen::gemm::Device { shared_block_bytes: 8 * 1024, ..DEVICE };
+    let small = planforge_cuda::codegen::gemm::Device { shared_block_bytes: 2 * 1024, ..DEVICE };
     assert!(fused(&case(WITH).program, small).is_none(), "no room");
     let program = fused(&case(WITH).program, DEVICE).expect("it is a chain");
     let Work::Chain(link) = &program.steps[1].work else { unreachable!("a link comes behind what clears sums") };
