@@ -1,18 +1,21 @@
 // Copies, and words told to other blocks of a cluster, that say by themselves that they have arrived: counted in shared
-// memory, so that nobody waits for more than what it waits for. A count is used once. All this is from Hopper on.
+// memory, so that nobody waits for more than what it waits for. A count is used once, or once more each time it was waited
+// for. All this is from Hopper on.
 #if __CUDA_ARCH__ >= 900
 #define ARRIVALS 1
-__device__ __forceinline__ void begin_count(i64* count) { asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_at(count)) : "memory"); }
+// As many threads say what they expect.
+__device__ __forceinline__ void begin_count(i64* count, u32 threads = 1) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_at(count)), "r"(threads) : "memory"); }
 // Copies and other blocks find the counts that this thread has begun, behind the next barrier.
 __device__ __forceinline__ void counts_begun() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ __forceinline__ void expect(i64* count, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_at(count)), "r"(bytes) : "memory");
 }
-// Until as many bytes have come as were expected. Every thread that reads them waits.
-__device__ __forceinline__ void wait_for(i64* count) {
+// Until as many bytes have come as were expected. Every thread that reads them waits; `turn`: how often it has before, or
+// whether that is odd.
+__device__ __forceinline__ void wait_for(i64* count, u32 turn = 0) {
     u32 done = 0;
     while (!done)
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(shared_at(count)) : "memory");
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(shared_at(count)), "r"(turn & 1u) : "memory");
 }
 // Whole sixteens of bytes, by the unit that copies beside all threads.
 __device__ __forceinline__ void copy_whole(void* to, const void* from, u32 bytes, i64* count) {

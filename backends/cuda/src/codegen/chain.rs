@@ -88,8 +88,8 @@ fn pair(first: &ProductWork, tail: &Tail, sums: &str, device: gemm::Device) -> O
     let columns = (least..=MAX_COLUMNS).step_by(2).find(|columns| problem.n.is_multiple_of(columns * RANKS))?;
     let clusters = problem.n / (columns * RANKS);
     let second = Second::of(tail, clusters, columns * RANKS, WARPS)?;
-    let used = staged::used_bytes(&problem, columns, WARPS).next_multiple_of(32) as u32;
-    let mut tile = Tile { columns, warps: WARPS, blocks: clusters, shared_bytes: used };
+    let used = staged::used_bytes(&problem, columns, WARPS, 1).next_multiple_of(32) as u32;
+    let mut tile = Tile { columns, warps: WARPS, blocks: clusters, stages: 1, shared_bytes: used };
     tile.shared_bytes = with_tail(tile, &second, 1, device)?;
     let defined =
         format!("#define HEADS 0\n#define RANKS {RANKS}\n{sums}{}{}", second.text(), include_str!("tail.cuh"));

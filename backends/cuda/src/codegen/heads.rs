@@ -73,8 +73,8 @@ pub(super) fn head(work: &HeadsWork, device: gemm::Device) -> Option<Head> {
     let problem = Problem::of(&work.product, |_| true).filter(|problem| problem.k.is_multiple_of(2 * staged::PIECE));
     let (problem, true, columns) = (problem?, fits, work.columns()?) else { return None };
     let each = 3 * size / RANKS;
-    let used = (staged::used_bytes(&problem, each, WARPS) + cache_bytes(attention)).next_multiple_of(32);
-    let tile = staged::Tile { columns: each, warps: WARPS, blocks: clusters, shared_bytes: used as u32 };
+    let used = (staged::used_bytes(&problem, each, WARPS, 1) + cache_bytes(attention)).next_multiple_of(32);
+    let tile = staged::Tile { columns: each, warps: WARPS, blocks: clusters, stages: 1, shared_bytes: used as u32 };
     (used <= u64::from(device.shared_block_bytes)).then_some(Head { problem, tile, columns })
 }
 

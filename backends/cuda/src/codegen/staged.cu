@@ -1,7 +1,8 @@
 // y[n] = activation(ALPHA sum_k norm(x)[k] w[n][k] + bias[n] + residual[n]): a block's columns of the matrix are in its shared
 // memory before it waits for what is ahead of it, and are multiplied by tensor cores, of which the warps share K. Or the
 // columns are of a head's query, key and value, and the blocks of its cluster go on to its attention; or the blocks of a
-// cluster go on to a second product (TAIL).
+// cluster go on to a second product (TAIL). Where there are many columns a block stays, and while it multiplies some the
+// next ones are copied (STAGES).
 //
 // A factor has eight columns for the one row. Of a norm they are what the row is less its first element, times the scale,
 // what rounding took from that, the scale and the shift: so the sums with these come along, and mean and variance may be
@@ -21,15 +22,21 @@
 #define HIGH(pair) high_of(pair, ELEMENT())
 
 struct Shared {
-    ELEMENT w[COLUMNS * PITCH];
+    ELEMENT w[STAGES][COLUMNS * PITCH];
     // The row, what rounding took from it, scale and shift.
     __align__(16) u32 rows[HAS_NORM ? 4 : 1][ROW_WORDS];
-    float sums[SUMS][COLUMNS][WARPS];
+    float sums[STAGES > 1 ? 2 : 1][SUMS][COLUMNS][WARPS];
     float2 stats[WARPS];
     // In memory, for what is read to a register ahead of a wait compilers may read behind it.
     float biases[COLUMNS];
-    // Whether columns have been copied.
-    i64 copied;
+    // Whether columns have been copied, and scale and shift where these are not counted with the first.
+    i64 copied[STAGES];
+#if STAGES > 1
+    i64 known;
+#define KNOWN known
+#else
+#define KNOWN copied[0]
+#endif
 #if TAIL
     Tail tail;
 #endif
@@ -39,9 +46,9 @@ struct Shared {
 };
 
 // A lane's part of a matrix of sixteen columns, two steps of the sum: eight elements of one column each.
-__device__ __forceinline__ uint4 part_of(const Shared& s, int column, int piece, bool second_half) {
+__device__ __forceinline__ uint4 part_of(const ELEMENT* w, int column, int piece, bool second_half) {
     const int c = column < COLUMNS ? column : 0;
-    return *(const uint4*)(s.w + c * PITCH + (second_half ? K / 2 : 0) + piece * 32 + threadIdx.x % 4 * 8);
+    return *(const uint4*)(w + c * PITCH + (second_half ? K / 2 : 0) + piece * 32 + threadIdx.x % 4 * 8);
 }
 __device__ __forceinline__ void add_product(float (&d)[2][4], const uint4& upper, const uint4& lower, const uint4& b) {
     const u32 first[4] = {upper.x, lower.x, upper.y, lower.y}, second[4] = {upper.z, lower.z, upper.w, lower.w};
@@ -58,6 +65,16 @@ __device__ __forceinline__ void add_product(float (&d)[2][4], const uint4& upper
 #define RESULT const ELEMENT* __restrict__ w2 BIAS2_PARAMETER, i64* __restrict__ y
 #else
 #define RESULT ELEMENT* __restrict__ y
+#endif
+#if STAGES > 1
+// Each warp asks for its part of a group's columns, of which there may be none.
+__device__ __forceinline__ void copy_columns(Shared& s, const ELEMENT* w, int group, int stage) {
+    if (threadIdx.x % 32 != 0 || group * COLUMNS >= N) return;
+    const int warp = threadIdx.x / 32, columns = min(COLUMNS, N - group * COLUMNS);
+    expect(&s.copied[stage], max(0, (columns - warp + WARPS - 1) / WARPS) * K * 2);
+#pragma unroll 1
+    for (int c = warp; c < columns; c += WARPS) copy_whole(s.w[stage] + c * PITCH, w + (i64)(group * COLUMNS + c) * STRIDE, K * 2, &s.copied[stage]);
+}
 #endif
 #if HEADS
 // Of each head's queries, new keys and new values a block of its cluster has as many.
@@ -78,9 +95,11 @@ extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREA
 #define IS_FILLER (cluster >= CLUSTERS)
 #else
 extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER RESIDUAL_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, RESULT) {
-#define N_OF(c) ((int)blockIdx.x * COLUMNS + (c))
+    int group = blockIdx.x;
+#define N_OF(c) (group * COLUMNS + (c))
 #define IS_COLUMN(c) (N_OF(c) < N)
-#define COLUMNS_HERE min(COLUMNS, N - (int)blockIdx.x * COLUMNS)
+#define COLUMNS_OF(group) min(COLUMNS, N - (group) * COLUMNS)
+#define COLUMNS_HERE COLUMNS_OF(group)
 // Where all multiprocessors have a block of every kernel, the next one's find room on all of them alike.
 #define IS_FILLER ((int)blockIdx.x * COLUMNS >= N)
 #endif
@@ -94,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, quarter = lane % 4, column = lane / 4;
 #if HAS_BIAS && CONSTANT_BIAS
     ELEMENT of_bias;
-    if (thread < COLUMNS && IS_COLUMN(thread)) of_bias.b = read_here(bias + N_OF(thread));
+    if (STAGES == 1 && thread < COLUMNS && IS_COLUMN(thread)) of_bias.b = read_here(bias + N_OF(thread));
 #endif
 #if TAIL
     const int adds_at = (CLUSTER * RANKS + rank) * ADDS + lane;
@@ -109,7 +128,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
 #endif
 #if ARRIVALS
     if (thread == 0) {
-        begin_count(&s.copied);
+#pragma unroll
+        for (int i = 0; i < STAGES; i++) begin_count(&s.copied[i], STAGES > 1 ? WARPS : 1);
+#if STAGES > 1
+        begin_count(&s.known);
+#endif
 #if HEADS
         begin_count(&s.caches.copied), begin_count(&s.caches.told[0]), begin_count(&s.caches.told[1]);
         expect(&s.caches.told[0], 3 * SIZE * 2), expect(&s.caches.told[1], RANKS * (SIZE + 2) * 4);
@@ -119,25 +142,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
         expect(&s.tail.copied, tail_columns(rank) * TAIL_K * 2), expect(&s.tail.told, HEADS ? 0 : TAIL_K * 2);
 #endif
         counts_begun();
-        expect(&s.copied, (COLUMNS_HERE + HAS_NORM * (HAS_SCALE + HAS_SHIFT)) * K * 2);
+        expect(&s.KNOWN, ((STAGES > 1 ? 0 : COLUMNS_HERE) + HAS_NORM * (HAS_SCALE + HAS_SHIFT)) * K * 2);
 #if HAS_NORM && HAS_SCALE
-        copy_whole(s.rows[2], scale, K * 2, &s.copied);
+        copy_whole(s.rows[2], scale, K * 2, &s.KNOWN);
 #endif
 #if HAS_NORM && HAS_SHIFT
-        copy_whole(s.rows[3], shift, K * 2, &s.copied);
+        copy_whole(s.rows[3], shift, K * 2, &s.KNOWN);
 #endif
     }
     __syncthreads();
     // A thread asks for one copy after the other: one of each warp does.
+#if STAGES > 1
+#pragma unroll
+    for (int i = 0; i < STAGES; i++) copy_columns(s, w, group + i * BLOCKS, i);
+#else
     if (lane == 0)
 #pragma unroll 1
-        for (int c = warp; c < COLUMNS_HERE; c += WARPS) copy_whole(s.w + c * PITCH, w + (i64)N_OF(c) * STRIDE, K * 2, &s.copied);
+        for (int c = warp; c < COLUMNS_HERE; c += WARPS) copy_whole(s.w[0] + c * PITCH, w + (i64)N_OF(c) * STRIDE, K * 2, &s.copied[0]);
+#endif
 #else
 #pragma unroll 4
     for (int i = thread; i < COLUMNS * (K / 8); i += THREADS) {
         const int c = i / (K / 8);
         const bool there = IS_COLUMN(c);
-        copy16<false>(shared_at(s.w + c * PITCH + i % (K / 8) * 8), w + (i64)(there ? N_OF(c) : 0) * STRIDE + i % (K / 8) * 8, there);
+        copy16<false>(shared_at(s.w[0] + c * PITCH + i % (K / 8) * 8), w + (i64)(there ? N_OF(c) : 0) * STRIDE + i % (K / 8) * 8, there);
     }
 #if HAS_NORM
     for (int i = thread; i < K / 8; i += THREADS) {
@@ -168,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
 #endif
 #endif
 #if HAS_BIAS && CONSTANT_BIAS
-    if (thread < COLUMNS && IS_COLUMN(thread)) s.biases[thread] = to_f(of_bias);
+    if (STAGES == 1 && thread < COLUMNS && IS_COLUMN(thread)) s.biases[thread] = to_f(of_bias);
 #endif
 #if HAS_NORM && !HAS_SCALE
     for (int i = thread; i < K / 2; i += THREADS) s.rows[2][i] = ONES;
@@ -177,7 +205,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
     for (int i = thread; i < K / 2; i += THREADS) s.rows[3][i] = 0;
 #endif
 #if ARRIVALS
-    wait_for(&s.copied);
+    wait_for(&s.copied[0]);
+#if STAGES > 1
+    wait_for(&s.known);
+#endif
 #if HEADS
     wait_for(&s.caches.copied);
 #endif
@@ -191,19 +222,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
     for (int e = 0; e < QUADS; e++)
         if (thread + e * THREADS < K / 4) gamma[e] = *(const uint2*)&s.rows[2][2 * (thread + e * THREADS)];
 #endif
+#if STAGES == 1
+    const int stage = 0, turn = 0;
+#endif
 #if HELD
     uint4 full[FULL ? FULL : 1][OWN][2], half[OWN_HALF][2];
 #pragma unroll
     for (int o = 0; o < OWN; o++) {
         const int piece = warp + o * WARPS < PIECES ? warp + o * WARPS : 0;
 #pragma unroll
-        for (int t = 0; t < FULL; t++) full[t][o][0] = part_of(s, t * 16 + column, piece, false), full[t][o][1] = part_of(s, t * 16 + 8 + column, piece, false);
+        for (int t = 0; t < FULL; t++) full[t][o][0] = part_of(s.w[stage], t * 16 + column, piece, false), full[t][o][1] = part_of(s.w[stage], t * 16 + 8 + column, piece, false);
     }
 #if HALF
 #pragma unroll
     for (int o = 0; o < OWN_HALF; o++) {
         const int piece = warp + o * WARPS < PIECES / 2 ? warp + o * WARPS : 0;
-        half[o][0] = part_of(s, FULL * 16 + column, piece, false), half[o][1] = part_of(s, FULL * 16 + column, piece, true);
+        half[o][0] = part_of(s.w[stage], FULL * 16 + column, piece, false), half[o][1] = part_of(s.w[stage], FULL * 16 + column, piece, true);
     }
 #endif
 #endif
@@ -216,7 +250,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
 #endif
     // A column is finished by four lanes, each of which has the sums of as many warps.
     const int mine_at = thread / 4;
-    const bool finishes = mine_at < COLUMNS && IS_COLUMN(mine_at);
     AFTER_OTHERS;
     x = FRESH(x);
 #if HAS_BIAS
@@ -247,12 +280,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
     i64 added = 0;
     if (adds) added = to_sum(to_f(x[adds_at]));
 #endif
+#if STAGES == 1
+    const bool finishes = mine_at < COLUMNS && IS_COLUMN(mine_at);
     float more = 0.0f;
 #if HAS_BIAS
-    if (finishes) more = CONSTANT_BIAS ? s.biases[mine_at] : to_f(bias[N_OF(mine_at)]);
+    if (finishes) more = CONSTANT_BIAS && STAGES == 1 ? s.biases[mine_at] : to_f(bias[N_OF(mine_at)]);
 #endif
 #if HAS_RESIDUAL
     if (finishes) more += to_f(residual[N_OF(mine_at)]);
+#endif
 #endif
 #if HAS_NORM
     float sum = 0.0f, squares = 0.0f;
@@ -283,6 +319,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
     for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, far), squares += __shfl_xor_sync(0xffffffffu, squares, far);
     if (lane == 0) s.stats[warp] = make_float2(sum, squares);
 #endif
+#if STAGES > 1
+    for (int turn = 0; group < GROUPS; turn++, group += BLOCKS) {
+    const int stage = turn % STAGES;
+    const bool finishes = mine_at < COLUMNS && IS_COLUMN(mine_at);
+    float more = 0.0f;
+#if HAS_BIAS
+    if (finishes) more = CONSTANT_BIAS && STAGES == 1 ? s.biases[mine_at] : to_f(bias[N_OF(mine_at)]);
+#endif
+#if HAS_RESIDUAL
+    if (finishes) more += to_f(residual[N_OF(mine_at)]);
+#endif
+    wait_for(&s.copied[stage], turn / STAGES);
+#endif
 #if FULL
     float d[FULL][2][4];
     {
@@ -301,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
 #if HELD
                 add_product(d[t], full[t][o][0], full[t][o][1], b);
 #else
-                add_product(d[t], part_of(s, t * 16 + column, piece, false), part_of(s, t * 16 + 8 + column, piece, false), b);
+                add_product(d[t], part_of(s.w[stage], t * 16 + column, piece, false), part_of(s.w[stage], t * 16 + 8 + column, piece, false), b);
 #endif
             }
         }
@@ -319,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
 #if HELD
             add_product(e, half[o][0], half[o][1], b);
 #else
-            add_product(e, part_of(s, FULL * 16 + column, piece, false), part_of(s, FULL * 16 + column, piece, true), b);
+            add_product(e, part_of(s.w[stage], FULL * 16 + column, piece, false), part_of(s.w[stage], FULL * 16 + column, piece, true), b);
 #endif
         }
     }
@@ -332,9 +381,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
             const int at = t * 16 + lower * 8 + column;
             if (at >= COLUMNS) continue;
             const float f = d[t][0][2 * lower] + d[t][1][2 * lower], g = d[t][0][2 * lower + 1] + d[t][1][2 * lower + 1];
-            if (quarter == 0) s.sums[0][at][warp] = HAS_NORM ? f + g : f;
+            if (quarter == 0) s.sums[turn % 2][0][at][warp] = HAS_NORM ? f + g : f;
 #if HAS_NORM
-            if (quarter == 1) s.sums[1][at][warp] = f, s.sums[2][at][warp] = g;
+            if (quarter == 1) s.sums[turn % 2][1][at][warp] = f, s.sums[turn % 2][2][at][warp] = g;
 #endif
         }
 #endif
@@ -346,21 +395,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
 #if HAS_NORM
         // Of the second half they lie two lanes further.
         const float f = e[0][0] + __shfl_xor_sync(0xffffffffu, e[0][2], 2), g = e[0][1] + __shfl_xor_sync(0xffffffffu, e[0][3], 2);
-        if (at < COLUMNS && quarter == 0) s.sums[0][at][warp] = f + g;
-        if (at < COLUMNS && quarter == 1) s.sums[1][at][warp] = f, s.sums[2][at][warp] = g;
+        if (at < COLUMNS && quarter == 0) s.sums[turn % 2][0][at][warp] = f + g;
+        if (at < COLUMNS && quarter == 1) s.sums[turn % 2][1][at][warp] = f, s.sums[turn % 2][2][at][warp] = g;
 #else
-        if (at < COLUMNS && quarter == 0) s.sums[0][at][warp] = e[0][0] + e[0][3];
+        if (at < COLUMNS && quarter == 0) s.sums[turn % 2][0][at][warp] = e[0][0] + e[0][3];
 #endif
     }
 #endif
     __syncthreads();
+#if STAGES > 1
+    copy_columns(s, w, group + STAGES * BLOCKS, stage);
+#endif
     if (warp < (COLUMNS + 7) / 8) {
         float of[SUMS];
 #pragma unroll
         for (int j = 0; j < SUMS; j++) {
             of[j] = 0.0f;
 #pragma unroll
-            for (int v = 0; v < WARPS / 4; v++) of[j] += s.sums[j][finishes ? mine_at : 0][quarter * (WARPS / 4) + v];
+            for (int v = 0; v < WARPS / 4; v++) of[j] += s.sums[turn % 2][j][finishes ? mine_at : 0][quarter * (WARPS / 4) + v];
         }
 #if HAS_NORM
         float mean = 0.0f, square = 0.0f;
@@ -397,6 +449,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
         if (finishes && quarter == 0) put(y[N_OF(mine_at)], ACTIVATION);
 #endif
     }
+#if STAGES > 1
+    }
+#endif
 #if TAIL
     wait_for(&s.tail.copied);
     u32 held[TAIL_EACH][TAIL_OWN][4];

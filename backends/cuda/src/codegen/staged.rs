@@ -23,6 +23,9 @@ const WARPS: [u64; 3] = [12, 8, 4];
 const MAX_COLUMNS: u64 = 32;
 /// Columns of a block where there are more than one for each multiprocessor.
 const COLUMNS_OF_MANY: [u64; 2] = [24, 16];
+/// Where a block stays while there are columns: how many of them it has in its memory at once, in groups, and how many such
+/// blocks a multiprocessor has.
+const STAYING: [(u64, u64); 3] = [(2, 2), (3, 1), (4, 1)];
 /// Blocks of which a multiprocessor holds no more.
 pub(super) const RESIDENT: [u64; 2] = [2, 4];
 /// Registers of a thread that hold columns.
@@ -36,16 +39,19 @@ pub struct Tile {
     pub(super) warps: u64,
     /// Blocks, some of which may have no columns.
     pub(super) blocks: u64,
+    /// Groups of so many columns that a block has in its memory: with more than one it goes on to further ones.
+    pub(super) stages: u64,
     /// Dynamic shared memory that is asked for, which may be more than is used.
     pub(super) shared_bytes: u32,
 }
 
 /// Bytes of shared memory that a block uses.
-pub(super) fn used_bytes(problem: &Problem, columns: u64, warps: u64) -> u64 {
+pub(super) fn used_bytes(problem: &Problem, columns: u64, warps: u64, stages: u64) -> u64 {
     let (rows, sums) = if problem.norm.is_some() { (4, 3) } else { (1, 1) };
     let k = problem.k;
-    let counts = 16;
-    columns * (k + PIECE) * 2 + rows * (k / 2 + 16) * 4 + sums * columns * warps * 4 + warps * 8 + columns * 4 + counts
+    let counts = 16 + 8 * stages;
+    let sums = stages.min(2) * sums * columns * warps * 4;
+    stages * columns * (k + PIECE) * 2 + rows * (k / 2 + 16) * 4 + sums + warps * 8 + columns * 4 + counts
 }
 
 /// Matrices of sixteen columns, and whether one of eight over both halves of K is left.
@@ -59,7 +65,7 @@ fn is_held(problem: &Problem, tile: Tile) -> bool {
     let (full, half) = matrices(tile.columns);
     let own = |pieces: u64| pieces.div_ceil(tile.warps) * 8;
     let pieces = problem.k / PIECE;
-    full * own(pieces) + u64::from(half) * own(pieces / 2) <= MAX_HELD
+    tile.stages == 1 && full * own(pieces) + u64::from(half) * own(pieces / 2) <= MAX_HELD
 }
 
 /// Tiles that are worth timing; none where the matrix is computed, or of sizes that are not whole pieces.
@@ -81,11 +87,26 @@ pub fn tiles(problem: &Problem, device: gemm::Device) -> Vec<Tile> {
         let needed = problem.n.div_ceil(columns);
         let one_each = needed <= sms;
         for warps in WARPS.into_iter().filter(|&warps| warps == WARPS[2] || warps <= problem.k / PIECE) {
-            let used = used_bytes(problem, columns, warps).next_multiple_of(32);
+            let used = |stages: u64| used_bytes(problem, columns, warps, stages).next_multiple_of(32);
             let asked = |resident: u64| device.shared_of_one_among(resident, 0);
-            let asked = if one_each { RESIDENT.map(asked).to_vec() } else { vec![used] };
-            let tile = |bytes: u64| Tile { columns, warps, blocks: needed.max(sms), shared_bytes: bytes as u32 };
-            tiles.extend(asked.into_iter().filter(|&bytes| bytes >= used && bytes <= most).map(tile));
+            let mut tile = |bytes: u64, blocks: u64, stages: u64| {
+                if (used(stages)..=most).contains(&bytes) {
+                    tiles.push(Tile { columns, warps, blocks, stages, shared_bytes: bytes as u32 });
+                }
+            };
+            if one_each {
+                RESIDENT.into_iter().for_each(|resident| tile(asked(resident), sms, 1));
+                continue;
+            }
+            tile(used(1), needed, 1);
+            let stays = |&(stages, resident): &(u64, u64)| {
+                device.capability >= gemm::CLUSTERS_SINCE
+                    && used(stages) <= asked(resident)
+                    && needed > resident * sms * stages
+            };
+            STAYING.iter().filter(|how| stays(how)).for_each(|&(stages, resident)| {
+                tile(used(stages), resident * sms, stages);
+            });
         }
     }
     // Fewer warps are worth a try where a row is short.
@@ -101,7 +122,7 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
 
 /// A source of columns that nothing comes after.
 pub(super) fn generated(problem: &Problem, tile: Tile, text: String) -> Generated {
-    debug_assert!(tile.blocks >= problem.n.div_ceil(tile.columns), "every column has a block");
+    debug_assert!(tile.stages > 1 || tile.blocks >= problem.n.div_ceil(tile.columns), "every column has a block");
     Generated {
         source: Source { name: "staged".into(), text },
         grid: [tile.blocks as u32, 1, 1],
@@ -134,6 +155,9 @@ pub(super) fn text(problem: &Problem, tile: Tile, defined: &str) -> String {
         ("COLUMNS", tile.columns),
         ("WARPS", tile.warps),
         ("HELD", is_held(problem, tile).into()),
+        ("STAGES", tile.stages),
+        ("BLOCKS", tile.blocks),
+        ("GROUPS", problem.n.div_ceil(tile.columns)),
         ("CONSTANT_BIAS", problem.constant_bias.into()),
     ] {
         define(name, &value);

@@ -2,10 +2,10 @@
 // what was expected when all threads of a cluster wait for it would be waited for without end on a device.
 #if __CUDA_ARCH__ >= 900
 #define ARRIVALS 1
-static inline void begin_count(i64* count) { *count = 0; }
+static inline void begin_count(i64* count, u32 = 1) { *count = 0; }
 static inline void counts_begun() {}
 static inline void expect(i64* count, u32 bytes) { *count += bytes; }
-static inline void wait_for(i64* count) {
+static inline void wait_for(i64* count, u32 = 0) {
     CLUSTER_SYNC;
     if (*count != 0) host::wrong("another number of bytes came than was expected, waited for");
 }

@@ -136,6 +136,11 @@ impl<'a> Host<'a> {
     }
 }
 
+/// Whether its blocks go on to further columns, which are copied meanwhile: only where copies are counted.
+pub fn stays(kernel: &Generated) -> bool {
+    kernel.source.name == "staged" && !kernel.source.text.contains("#define STAGES 1\n")
+}
+
 /// Kernels that can compute a step, each with how it is compiled.
 pub fn kernels(program: &Program, step: &Step) -> Vec<(Generated, As)> {
     if let Work::Kernel(work) = &step.work {
@@ -144,9 +149,10 @@ pub fn kernels(program: &Program, step: &Step) -> Vec<(Generated, As)> {
     }
     let target = gemm::Device { capability: 90, sm_count: 132, shared_block_bytes: 227 * 1024 };
     let own = own_kernels(target, program, &step.work, TILES);
-    let shares_sums =
-        |kernel: &Generated| ["gemm", "heads", "pair"].contains(&&*kernel.source.name) && kernel.grid[1] > 1;
-    own.into_iter()
-        .map(|kernel| if shares_sums(&kernel) { (kernel, As::Hopper) } else { (kernel, As::Ampere) })
-        .collect()
+    // Blocks of a cluster, and those that stay.
+    let counts = |kernel: &Generated| {
+        let name = &*kernel.source.name;
+        (["gemm", "heads", "pair"].contains(&name) && kernel.grid[1] > 1) || stays(kernel)
+    };
+    own.into_iter().map(|kernel| if counts(&kernel) { (kernel, As::Hopper) } else { (kernel, As::Ampere) }).collect()
 }
