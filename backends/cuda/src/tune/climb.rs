@@ -25,11 +25,14 @@ pub const FEW: Rule = Rule { proof: Proof { gain: 0.997, turns: 1 }, fresh: usiz
 /// Where the whole has many groups: what an exchange gains is about what a time is uncertain by.
 pub const MANY: Rule = Rule { proof: Proof { gain: 0.998, turns: 1 }, fresh: 20 };
 
-/// Gives groups of `begin` other candidates, those of `exchanges` (group, candidate) in their order, until none gains or
-/// `go_on` says no. `ms_of` measures.
+/// Candidates that groups get at once: (group, candidate).
+pub type Exchange = Vec<(usize, usize)>;
+
+/// Gives groups of `begin` other candidates, those of `exchanges` in their order, until none gains or `go_on` says no. Of
+/// several at once all have to be others. `ms_of` measures.
 pub fn climb<E>(
     begin: Vec<usize>,
-    exchanges: &[(usize, usize)],
+    exchanges: &[Exchange],
     rule: Rule,
     ms_of: &mut dyn FnMut(&[usize]) -> Result<f64, E>,
     go_on: &dyn Fn() -> bool,
@@ -38,15 +41,15 @@ pub fn climb<E>(
     let (mut gains, mut compared) = (true, 0);
     while gains {
         gains = false;
-        for &(group, candidate) in exchanges {
+        for exchange in exchanges {
             if !go_on() {
                 return Ok(now);
             }
-            let mut choice = now.choice.clone();
-            choice[group] = candidate;
-            if choice == now.choice {
+            if exchange.iter().any(|&(group, candidate)| now.choice[group] == candidate) {
                 continue;
             }
+            let mut choice = now.choice.clone();
+            exchange.iter().for_each(|&(group, candidate)| choice[group] = candidate);
             if compared >= rule.fresh {
                 now.ms = ms_of(&now.choice)?;
                 compared = 0;
@@ -80,8 +83,8 @@ mod tests {
         alone + 0.2 * apart as f64 - if choice.iter().all(|size| *size == 2) { 1.0 } else { 0.0 }
     }
 
-    fn all(groups: usize, candidates: usize) -> Vec<(usize, usize)> {
-        (0..groups).flat_map(|group| (0..candidates).map(move |candidate| (group, candidate))).collect()
+    fn all(groups: usize, candidates: usize) -> Vec<Exchange> {
+        (0..groups).flat_map(|group| (0..candidates).map(move |candidate| vec![(group, candidate)])).collect()
     }
 
     fn climbed(begin: [usize; 4], measured: impl Fn(&[usize], u32) -> f64, most: u32) -> (Reached, u32) {
@@ -125,8 +128,25 @@ mod tests {
     #[test]
     fn only_what_is_named_is_exchanged() {
         let mut ms_of = |choice: &[usize]| Ok::<f64, Infallible>(ms(choice));
-        let Ok(reached) = climb(vec![0, 1, 1, 0], &[(3, 1), (0, 2)], FEW, &mut ms_of, &|| true);
+        let Ok(reached) = climb(vec![0, 1, 1, 0], &[vec![(3, 1)], vec![(0, 2)]], FEW, &mut ms_of, &|| true);
         assert_eq!(reached.choice, [0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn two_that_gain_only_together_are_exchanged_at_once() {
+        // Each is slower by itself.
+        let ms = |choice: &[usize]| match (choice[0], choice[1]) {
+            (1, 1) => 0.9,
+            (0, 0) => 1.0,
+            _ => 1.1,
+        };
+        let mut ms_of = |choice: &[usize]| Ok::<f64, Infallible>(ms(choice));
+        let both = vec![vec![(0, 1), (1, 1)]];
+        let Ok(alone) = climb(vec![0; 3], &all(3, 2), MANY, &mut ms_of, &|| true);
+        let Ok(together) = climb(alone.choice.clone(), &both, MANY, &mut ms_of, &|| true);
+        assert_eq!((alone.choice, together.choice), (vec![0; 3], vec![1, 1, 0]));
+        let Ok(half) = climb(vec![1, 0, 0], &both, MANY, &mut ms_of, &|| true);
+        assert_eq!(half.choice, [1, 0, 0], "what has one of both already is an exchange of one");
     }
 
     /// A whole of sixty groups of four candidates: of a third of them the first is not the best, by 0.2 to 0.8 % of the

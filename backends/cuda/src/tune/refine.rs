@@ -8,11 +8,12 @@
 //! What candidates add to the whole is more than a sum where kernels of several steps share multiprocessors. So each
 //! candidate is tried by itself in place of what was found, as long as that gains: of programs with many kinds of steps
 //! those first that the experiment left undecided, and the others as far as time allows; of those with few, which decoders
-//! are, all, from several beginnings.
+//! are, all, from several beginnings. Of programs with many kinds then those candidates follow that there was no time to
+//! experiment with, and two steps that follow each other get others at once.
 
 use super::{
     Timed, Tuned,
-    climb::{FEW, MANY, Reached, climb},
+    climb::{Exchange, FEW, MANY, Reached, climb},
     screen::Screen,
 };
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
 };
 use planforge_kernels_cuda::device::DeviceError;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::{Range, RangeInclusive},
     time::{Duration, Instant},
 };
@@ -30,6 +31,8 @@ use std::{
 /// Candidates of a step that are compared, the best included; and where time allows all that is to be found out of them.
 const FINALISTS: usize = 5;
 const MANY_FINALISTS: usize = 10;
+/// Of two steps that follow each other so many candidates each are tried together.
+const PAIRED: usize = 3;
 /// How much slower by itself a finalist may be.
 const SLACK: f64 = 1.3;
 /// The same where the whole is one row: its matrices come from memory, whatever they take from a warm cache.
@@ -51,8 +54,8 @@ const LONGEST_CLIMB: Duration = Duration::from_millis(3500);
 const BEGINNINGS: usize = 3;
 /// Where it takes longer, candidates are exchanged for about so long from what was found; less where the whole search took
 /// longer than most of what a cold build may take, but never less than those that are left undecided take.
-const CLIMB_OF_MANY: RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_millis(2500);
-const LONGEST_SEARCH: Duration = Duration::from_secs(25);
+const CLIMB_OF_MANY: RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_millis(6000);
+const LONGEST_SEARCH: Duration = Duration::from_secs(23);
 /// Graphs for each thing that is to be found out: with fewer nothing is, with more nothing is worth it.
 const GRAPHS_EACH: Range<usize> = 2..24;
 
@@ -61,6 +64,8 @@ struct Group {
     signature: String,
     steps: Vec<usize>,
     candidates: Vec<Timed>,
+    /// How many of them, the first ones, the experiment tells apart.
+    compared: usize,
     us: f64,
     /// The candidate in use, and those that are not, ready for each of the steps.
     now: usize,
@@ -105,7 +110,7 @@ pub(super) fn refine(
     for group in &mut groups {
         make_ready(device, program, group, memory, kernels);
     }
-    let mut screen = Screen::new(&groups.iter().map(|group| group.candidates.len()).collect::<Vec<_>>());
+    let mut screen = Screen::new(&groups.iter().map(|group| group.compared).collect::<Vec<_>>());
     let (mut timed, most) = (0, screen.unknowns() * GRAPHS_EACH.end);
     while screen.unknowns() > 0 && timed < most.max(ROUND) && began.elapsed() < LONGEST {
         for _ in 0..ROUND {
@@ -118,7 +123,8 @@ pub(super) fn refine(
         }
         screen.settle();
     }
-    let best = climbed(&mut graph, &mut groups, &screen, since)?;
+    let follows = neighbours(program.steps.len(), &groups);
+    let best = climbed(&mut graph, &mut groups, &screen, &follows, since)?;
     let first = vec![0; groups.len()];
     // Steps may not add up: what was found has to be quicker than what was there, measured in turns.
     let (mut best_ms, mut first_ms) = (f64::INFINITY, f64::INFINITY);
@@ -157,10 +163,17 @@ pub(super) fn refine(
 
 /// The quickest choice that is reached from what was found, or from one that was quick by chance, by exchanging one
 /// candidate after the other.
-fn climbed(graph: &mut Whole<'_>, groups: &mut [Group], screen: &Screen, since: Instant) -> Result<Vec<usize>> {
+fn climbed(
+    graph: &mut Whole<'_>,
+    groups: &mut [Group],
+    screen: &Screen,
+    follows: &[(usize, usize)],
+    since: Instant,
+) -> Result<Vec<usize>> {
     let (found, began) = (screen.best(), Instant::now());
-    let of = |(at, group): (usize, &Group)| (0..group.candidates.len()).map(move |candidate| (at, candidate));
-    let all: Vec<(usize, usize)> = groups.iter().enumerate().flat_map(of).collect();
+    let of = |(at, group): (usize, &Group)| (0..group.compared).map(move |candidate| vec![(at, candidate)]);
+    let all: Vec<Exchange> = groups.iter().enumerate().flat_map(of).collect();
+    let further = further(groups);
     let exchanges = all.len() - groups.len();
     let mut tried = 0;
     let mut ms_of = |choice: &[usize]| {
@@ -181,15 +194,61 @@ fn climbed(graph: &mut Whole<'_>, groups: &mut [Group], screen: &Screen, since: 
         let left = LONGEST_SEARCH.saturating_sub(since.elapsed());
         let longest = left.clamp(*CLIMB_OF_MANY.start(), *CLIMB_OF_MANY.end());
         let go_on = || began.elapsed() < longest;
+        let one = |exchanges: Vec<(usize, usize)>| exchanges.into_iter().map(|one| vec![one]).collect();
         let [open, others] = screen.exchanges();
-        best = climb(best.choice, &open, MANY, &mut ms_of, &go_on)?;
-        if go_on() {
-            best = climb(best.choice, &[open, others].concat(), MANY, &mut ms_of, &go_on)?;
+        let pairs = pairs(follows, &[&open[..], &others].concat());
+        let kinds: [Vec<Exchange>; 4] = [one(open), one(others), further, pairs];
+        let mut gains = true;
+        while gains && go_on() {
+            let before = best.choice.clone();
+            for exchanges in &kinds {
+                best = climb(best.choice, exchanges, MANY, &mut ms_of, &go_on)?;
+            }
+            gains = best.choice != before;
         }
     }
     let seconds = began.elapsed().as_secs_f32();
     tracing::info!(tried, exchanges, found_ms, best_ms = best.ms, seconds, "candidates are exchanged one by one");
     Ok(best.choice)
+}
+
+/// Candidates that the experiment had no time for, those first that take least more by themselves.
+fn further(groups: &[Group]) -> Vec<Exchange> {
+    let slower_us = |group: &Group, candidate: usize| {
+        (group.candidates[candidate].us - group.candidates[0].us) * group.steps.len() as f64
+    };
+    let of = |(at, group): (usize, &Group)| {
+        (group.compared..group.candidates.len()).map(move |candidate| (at, candidate)).collect::<Vec<_>>()
+    };
+    let mut further: Vec<(usize, usize)> = groups.iter().enumerate().flat_map(of).collect();
+    further.sort_by(|a, b| slower_us(&groups[a.0], a.1).total_cmp(&slower_us(&groups[b.0], b.1)));
+    further.into_iter().map(|one| vec![one]).collect()
+}
+
+/// Groups of which one has a step behind one of the other, of so many `steps`.
+fn neighbours(steps: usize, groups: &[Group]) -> Vec<(usize, usize)> {
+    let mut group_of = vec![None; steps];
+    for (at, group) in groups.iter().enumerate() {
+        group.steps.iter().for_each(|&step| group_of[step] = Some(at));
+    }
+    let in_order: Vec<usize> = group_of.into_iter().flatten().collect();
+    let both = in_order.windows(2).map(|both| (both[0].min(both[1]), both[0].max(both[1])));
+    let both: BTreeSet<(usize, usize)> = both.filter(|(a, b)| a != b).collect();
+    both.into_iter().collect()
+}
+
+/// Of every two groups that follow each other the candidates that come first among `single`, at once, in that order.
+fn pairs(follows: &[(usize, usize)], single: &[(usize, usize)]) -> Vec<Exchange> {
+    let first = |group: usize| {
+        let of = single.iter().enumerate().filter(move |(_, (at, _))| *at == group);
+        of.map(|(rank, &one)| (rank, one)).take(PAIRED)
+    };
+    let both = |&(a, b): &(usize, usize)| {
+        first(a).flat_map(move |one| first(b).map(move |other| (one.0 + other.0, vec![one.1, other.1])))
+    };
+    let mut pairs: Vec<(usize, Exchange)> = follows.iter().flat_map(both).collect();
+    pairs.sort_by_key(|(rank, _)| *rank);
+    pairs.into_iter().map(|(_, pair)| pair).collect()
 }
 
 /// The steps that are compared, with as many candidates as so many `graphs` tell apart.
@@ -214,6 +273,7 @@ fn groups(program: &Program, tuned: &Tuned, whole_ms: f64, graphs: usize) -> Vec
                 .take(MANY_FINALISTS)
                 .cloned()
                 .collect(),
+            compared: 0,
             us: 0.0,
             now: 0,
             spare: Vec::new(),
@@ -229,7 +289,7 @@ fn groups(program: &Program, tuned: &Tuned, whole_ms: f64, graphs: usize) -> Vec
     // Few steps have time for many candidates, many for those that are likely the best.
     let each = |most: usize| if most > finalists { GRAPHS_EACH.end } else { GRAPHS_EACH.start };
     let most = (2..=MANY_FINALISTS).rev().find(|most| unknowns(*most) * each(*most) <= graphs).unwrap_or(2);
-    groups.iter_mut().for_each(|group| group.candidates.truncate(most));
+    groups.iter_mut().for_each(|group| group.compared = group.candidates.len().min(most));
     groups
 }
 
@@ -237,7 +297,8 @@ fn groups(program: &Program, tuned: &Tuned, whole_ms: f64, graphs: usize) -> Vec
 fn make_ready(device: &Device, program: &Program, group: &mut Group, memory: &Memory, kernels: &mut Kernels) {
     group.spare.push(Vec::new());
     let others = group.candidates.split_off(1);
-    for candidate in others {
+    let compared = std::mem::replace(&mut group.compared, 1);
+    for (number, candidate) in (1..).zip(others) {
         let made: Result<Vec<Ready>> = group
             .steps
             .iter()
@@ -246,6 +307,7 @@ fn make_ready(device: &Device, program: &Program, group: &mut Group, memory: &Me
         if let Ok(made) = made {
             group.spare.push(made);
             group.candidates.push(candidate);
+            group.compared += usize::from(number < compared);
         }
     }
 }
@@ -253,7 +315,7 @@ fn make_ready(device: &Device, program: &Program, group: &mut Group, memory: &Me
 /// Gives up the candidates with which, alone, the whole does not run.
 fn weed(graph: &mut Whole<'_>, groups: &mut [Group], screen: &mut Screen) -> Result<()> {
     for at in 0..groups.len() {
-        for candidate in 1..groups[at].candidates.len() {
+        for candidate in 1..groups[at].compared {
             let mut choice = vec![0; groups.len()];
             choice[at] = candidate;
             if graph.ms_of(groups, &choice, 1)?.is_none() {
@@ -304,5 +366,44 @@ fn prefer(times: &mut Vec<Timed>, candidate: &Timed) {
     if let Some(at) = times.iter().position(same) {
         let preferred = times.remove(at);
         times.insert(0, preferred);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::Tactic;
+
+    fn group(steps: &[usize], compared: usize, us: &[f64]) -> Group {
+        let candidate = |&us: &f64| {
+            let tactic = Tactic::Kernel { source: 0, grid: [1; 3], block: [32, 1, 1], shared_bytes: 0 };
+            Timed { tactic, us, source: None }
+        };
+        let candidates = us.iter().map(candidate).collect();
+        let (signature, spare) = (String::new(), Vec::new());
+        Group { signature, steps: steps.to_vec(), candidates, compared, us: 0.0, now: 0, spare }
+    }
+
+    #[test]
+    fn steps_that_follow_each_other_are_paired_by_their_groups() {
+        // Steps 2 and 5 have no choice; step 4 follows its like.
+        let groups = [group(&[0, 6], 1, &[1.0]), group(&[1], 1, &[1.0]), group(&[3, 4], 1, &[1.0])];
+        assert_eq!(neighbours(7, &groups), [(0, 1), (0, 2), (1, 2)]);
+        assert_eq!(neighbours(0, &[]), []);
+    }
+
+    #[test]
+    fn pairs_begin_with_what_is_most_promising() {
+        let single = [(1, 2), (0, 1), (2, 0), (1, 0), (0, 0), (1, 1), (1, 3)];
+        let pairs = pairs(&[(0, 1)], &single);
+        assert_eq!(pairs.len(), 2 * PAIRED);
+        assert_eq!(pairs[0], [(0, 1), (1, 2)]);
+        assert!(pairs.iter().all(|pair| !pair.contains(&(1, 3)) && pair.iter().all(|(group, _)| *group < 2)));
+    }
+
+    #[test]
+    fn what_was_not_compared_comes_by_what_it_takes_more_in_all_its_steps() {
+        let groups = [group(&[0, 1, 2], 2, &[1.0, 1.1, 1.3, 1.4]), group(&[3], 1, &[2.0, 2.5])];
+        assert_eq!(further(&groups), [vec![(1, 1)], vec![(0, 2)], vec![(0, 3)]]);
     }
 }
