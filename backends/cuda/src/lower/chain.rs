@@ -4,10 +4,11 @@
 //! Before: `row -> head -> product + row -> norm, product -> product + row -> ...`.
 //! After: `row -> head and product -> sums -> pair of products -> sums -> ...`, up to a product that gives no row.
 
-use super::{memory, traffic};
+use super::{memory, origins_of, traffic};
 use crate::{
     codegen::{chain, gemm},
     program::{Buffer, ChainWork, First, HeadsWork, KernelWork, Place, ProductWork, Program, Step, Tail, Work},
+    source::Source,
     view::{BufferId, Kind, View},
 };
 
@@ -64,18 +65,14 @@ fn step_of(work: ChainWork, steps: Vec<Step>, device: gemm::Device) -> Option<St
     }
     let work = Work::Chain(Box::new(work));
     work.check_shapes().ok()?;
-    let mut origins: Vec<String> = Vec::new();
-    for origin in steps.iter().flat_map(|step| &step.origins) {
-        if !origins.contains(origin) {
-            origins.push(origin.clone());
-        }
-    }
+    let origins = origins_of(&steps);
     let flops = steps.iter().map(|step| step.flops).sum();
     let bytes = traffic::of_work(&work);
     Some(Step { origins, bytes, flops, work, ..steps.into_iter().last()? })
 }
 
-fn cleared(sources: &mut Vec<crate::source::Source>, sums: &View) -> Step {
+/// The step that clears sums ahead of all others.
+fn cleared(sources: &mut Vec<Source>, sums: &View) -> Step {
     let generated = chain::cleared(sums);
     sources.push(generated.source);
     let work = Work::Kernel(KernelWork {

@@ -1,7 +1,7 @@
 //! Heads of a decoder's step in one kernel each, on devices that have one for them: the product that gives queries, keys and
 //! values, the attention of one query, and what puts its parts together become one step.
 
-use super::{memory, traffic};
+use super::{memory, origins_of, traffic};
 use crate::{
     codegen::{gemm, heads},
     program::{HeadsWork, Program, Step, Work},
@@ -29,15 +29,9 @@ pub fn fused(program: &Program, device: gemm::Device) -> Option<Program> {
     for site in sites {
         let Site { product, attention, joined, work } = site;
         let of_three = [product, attention, joined].map(|number| program.steps[number].clone());
-        let mut origins: Vec<String> = Vec::new();
-        for origin in of_three.iter().flat_map(|step| &step.origins) {
-            if !origins.contains(origin) {
-                origins.push(origin.clone());
-            }
-        }
         let work = Work::Heads(work);
         program.steps[attention] = Step {
-            origins,
+            origins: origins_of(&of_three),
             bytes: traffic::of_work(&work),
             flops: of_three.iter().map(|step| step.flops).sum(),
             work,

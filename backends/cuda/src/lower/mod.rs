@@ -476,3 +476,14 @@ impl Lowering<'_> {
         Ok(rows)
     }
 }
+
+/// Nodes of the graph that steps come from, each once.
+fn origins_of(steps: &[Step]) -> Vec<String> {
+    let mut origins: Vec<String> = Vec::new();
+    for origin in steps.iter().flat_map(|step| &step.origins) {
+        if !origins.contains(origin) {
+            origins.push(origin.clone());
+        }
+    }
+    origins
+}
