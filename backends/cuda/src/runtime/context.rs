@@ -31,13 +31,8 @@ impl fmt::Debug for Context {
 impl Context {
     /// Prepares every step and captures them; each must have its tactic.
     pub fn new(device: &Device, program: &Program, weights: Constants, kernels: &mut Kernels) -> Result<Self> {
-        let memory = Memory::new(device, program, weights, &program.workspaces_bytes())?;
-        Self::in_memory(device, program, memory, kernels)
-    }
-
-    /// The same in memory that the program has room in.
-    pub(crate) fn in_memory(device: &Device, program: &Program, memory: Memory, kernels: &mut Kernels) -> Result<Self> {
         program.check()?;
+        let memory = Memory::new(device, program, weights, &program.workspaces_bytes())?;
         let schedule = Schedule::of(program);
         let mut ready = Vec::with_capacity(program.steps.len());
         for (step, waits) in program.steps.iter().zip(&schedule.waits) {

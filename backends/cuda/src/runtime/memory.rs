@@ -50,16 +50,16 @@ impl Constants {
     }
 }
 
-/// Device memory of one engine context; of several where only one of them runs at a time.
-#[derive(Clone, Debug)]
+/// Device memory of one engine context.
+#[derive(Debug)]
 pub struct Memory {
-    arena: Rc<Buffer>,
+    arena: Buffer,
     weights: Constants,
     pub inputs: Vec<Rc<Buffer>>,
     /// Of a state the input's.
     pub outputs: Vec<Rc<Buffer>>,
     /// By stream.
-    workspaces: Vec<Rc<Buffer>>,
+    workspaces: Vec<Buffer>,
 }
 
 impl Memory {
@@ -78,23 +78,15 @@ impl Memory {
             inputs[state.input as usize].fill(0)?;
         }
         Ok(Self {
-            arena: Rc::new(device.gpu.alloc(size(program.arena_bytes))?),
+            arena: device.gpu.alloc(size(program.arena_bytes))?,
             weights,
             inputs,
             outputs,
             workspaces: workspaces_bytes
                 .iter()
-                .map(|bytes| device.gpu.alloc(size(*bytes)).map(Rc::new))
+                .map(|bytes| device.gpu.alloc(size(*bytes)))
                 .collect::<std::result::Result<_, _>>()?,
         })
-    }
-
-    /// Whether `program`, of the same edges and constants, has room in it.
-    pub(crate) fn has_room_for(&self, program: &Program) -> bool {
-        let workspaces = program.workspaces_bytes();
-        program.arena_bytes <= self.arena.len_bytes() as u64
-            && workspaces.len() <= self.workspaces.len()
-            && workspaces.iter().zip(&self.workspaces).all(|(bytes, has)| *bytes <= has.len_bytes() as u64)
     }
 
     pub(crate) fn workspace_bytes(&self, stream: u32) -> u64 {
@@ -122,7 +114,7 @@ impl Memory {
     /// Copies a part of a buffer from the device, after everything that was queued on it.
     pub(crate) fn read(&self, program: &Program, buffer: BufferId, at: u64, bytes: &mut [u8]) -> Result<()> {
         let (memory, begin) = match program.buffer(buffer).place {
-            Place::Arena(begin) => (&*self.arena, begin),
+            Place::Arena(begin) => (&self.arena, begin),
             Place::Weights(at) => self.weights.part(at),
             Place::Input(number) => (&*self.inputs[number as usize], 0),
             Place::Output(number) => (&*self.outputs[number as usize], 0),
@@ -136,7 +128,7 @@ impl Memory {
         let states = self.outputs.iter().filter(|output| self.inputs.iter().any(|input| Rc::ptr_eq(input, output)));
         let twice: usize = states.map(|buffer| buffer.len_bytes()).sum();
         let edges: usize = self.inputs.iter().chain(&self.outputs).map(|buffer| buffer.len_bytes()).sum();
-        let workspaces: usize = self.workspaces.iter().map(|workspace| workspace.len_bytes()).sum();
+        let workspaces: usize = self.workspaces.iter().map(Buffer::len_bytes).sum();
         self.weights.len_bytes() + (self.arena.len_bytes() + edges - twice + workspaces) as u64
     }
 

@@ -3,8 +3,8 @@
 
 use super::proof::Proof;
 use crate::{
-    program::{MAX_STREAMS, Program, Step},
-    runtime::{Constants, Context, Device, Kernels, Memory, Result, RuntimeError},
+    program::{Program, Step},
+    runtime::{Constants, Context, Device, Kernels, Result, RuntimeError},
     schedule::{self, Order, Tried},
 };
 use planforge_kernels_cuda::device::DeviceError;
@@ -16,8 +16,6 @@ use std::{
 
 /// All of it ends about after this time.
 const LONGEST: Duration = Duration::from_millis(2000);
-/// Ways are tried in one memory, whose arena has so many times the room that the steps need one after the other.
-const ROOM: u64 = 3;
 /// What a way has to show: more than the noise of a median, and again.
 const PROOF: Proof = Proof { gain: 0.995, turns: 2 };
 /// What is slower than the best by no more is near it: others may gain.
@@ -55,28 +53,15 @@ pub(crate) fn choose(
     }
     let began = Instant::now();
     let single_ms = single.time_ms()?;
-    let best = Way { program: program.clone(), context: single, is_shared: false, ms: single_ms };
-    let mut trials = Trials { device, single: program, weights, memory: None, kernels, best, tried: 0 };
+    let best = Way { program: program.clone(), context: single, ms: single_ms };
+    let mut trials = Trials { device, single: program, weights, kernels, best, tried: 0 };
     if let Some(order) = Order::of(program) {
-        let workspaces = vec![program.workspaces_bytes().into_iter().max().unwrap_or(0); MAX_STREAMS as usize];
-        let roomy = Program { arena_bytes: ROOM * program.arena_bytes, ..program.clone() };
-        // Without it each is tried in memory of its own.
-        trials.memory = Memory::new(device, &roomy, weights.clone(), &workspaces).ok();
         let guess = |step: &Step| LAUNCH_US + step.bytes as f64 / BYTES_PER_US;
         let cost_us = |step: &Step| step_us.get(step.name.as_str()).copied().unwrap_or_else(|| guess(step));
         let cost_us: Vec<f64> = program.steps.iter().map(cost_us).collect();
         schedule::search(&order, &cost_us, &mut |way| trials.try_one(way), &|| began.elapsed() < LONGEST)?;
     }
-    let Trials { mut kernels, best: Way { program: chosen, context, ms: best_ms, is_shared }, tried, memory, .. } =
-        trials;
-    drop(memory);
-    let context = match is_shared {
-        true => {
-            drop(context);
-            Context::new(device, &chosen, weights.clone(), &mut kernels)?
-        }
-        false => context,
-    };
+    let (tried, Way { program: chosen, context, ms: best_ms }) = (trials.tried, trials.best);
     let streams = chosen.steps.iter().map(|step| step.stream + 1).max().unwrap_or(1);
     let seconds = began.elapsed().as_secs_f32();
     tracing::info!(streams, tried, single_ms, best_ms, seconds, "steps are spread over streams");
@@ -89,8 +74,6 @@ pub(crate) fn choose(
 struct Way {
     program: Program,
     context: Context,
-    /// In the memory in which ways are tried.
-    is_shared: bool,
     ms: f64,
 }
 
@@ -100,7 +83,6 @@ struct Trials<'a> {
     /// With all steps on one stream.
     single: &'a Program,
     weights: &'a Constants,
-    memory: Option<Memory>,
     kernels: Kernels,
     best: Way,
     tried: usize,
@@ -111,13 +93,8 @@ impl Trials<'_> {
     fn try_one(&mut self, streams: &[u32]) -> Result<Tried> {
         let Some(program) = schedule::on_streams(self.single, streams) else { return Ok(Tried::Far) };
         self.tried += 1;
-        let shared = self.memory.as_ref().filter(|memory| memory.has_room_for(&program)).cloned();
-        let is_shared = shared.is_some();
-        let context = match shared {
-            Some(memory) => Context::in_memory(self.device, &program, memory, &mut self.kernels),
-            None => Context::new(self.device, &program, self.weights.clone(), &mut self.kernels),
-        };
-        let timed = context.and_then(|context| Ok((context.rough_ms(LAUNCHES)?, context)));
+        let timed = Context::new(self.device, &program, self.weights.clone(), &mut self.kernels)
+            .and_then(|context| Ok((context.rough_ms(LAUNCHES)?, context)));
         let (ms, context) = match timed {
             Ok(timed) => timed,
             Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => return Err(error),
@@ -130,7 +107,7 @@ impl Trials<'_> {
             let measured = PROOF.in_turns(&self.best.context, &context, &mut Context::time_ms)?;
             self.best.ms = measured.now_ms;
             if measured.is_quicker {
-                self.best = Way { program, context, is_shared, ms: measured.other_ms };
+                self.best = Way { program, context, ms: measured.other_ms };
                 return Ok(Tried::Gains);
             }
         }
