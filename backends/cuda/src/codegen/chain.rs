@@ -22,6 +22,8 @@ const WARPS: u64 = 12;
 const MAX_COLUMNS: u64 = 64;
 /// Most elements of the row that a block adds, a lane each.
 const MAX_ADDS: u64 = 32;
+/// Most clusters: two warps of each add to one sum, and one adds the row, of at most 63 (`sums.cuh`).
+const MAX_CLUSTERS: u64 = 31;
 /// Bytes of a vector of sums, and threads that clear them.
 const SUM_BYTES: u64 = 8;
 const CLEARED_BYTES: u64 = 16;
@@ -82,7 +84,7 @@ fn heads_and_tail(work: &HeadsWork, tail: &Tail, sums: &str, device: gemm::Devic
 /// Arguments: x, w, bias?, scale?, shift?, w2, bias2?, y.
 fn pair(first: &ProductWork, tail: &Tail, sums: &str, device: gemm::Device) -> Option<Generated> {
     let problem = problem_of(first)?;
-    let most = u64::from(device.sm_count) / RANKS;
+    let most = (u64::from(device.sm_count) / RANKS).min(MAX_CLUSTERS);
     // As few columns for each block as all clusters together have room for, and all of them whole.
     let least = problem.n.div_ceil(most.max(1) * RANKS).next_multiple_of(2);
     let columns = (least..=MAX_COLUMNS).step_by(2).find(|columns| problem.n.is_multiple_of(columns * RANKS))?;
@@ -120,6 +122,7 @@ impl Second {
             && [stride, tail.b.offset].iter().all(|elements| elements.is_multiple_of(VECTOR))
             && tail.y.offset.is_multiple_of(CLEARED_BYTES / SUM_BYTES)
             && second.adds() <= MAX_ADDS
+            && clusters <= MAX_CLUSTERS
             && second.columns() / STEP <= 4 * warps;
         fits.then_some(second)
     }
@@ -136,10 +139,10 @@ impl Second {
 
     fn text(&self) -> String {
         let Self { n, k, clusters, stride, bias } = *self;
-        let parameter = if bias { ", const ELEMENT* __restrict__ bias2" } else { "" };
+        let more = if bias { ", const ELEMENT* __restrict__ bias2" } else { "" };
         format!(
             "#define TAIL 1\n#define TAIL_N {n}\n#define TAIL_K {k}\n#define TAIL_STRIDE {stride}\n#define CLUSTERS {clusters}\n\
-             #define HAS_BIAS2 {}\n#define BIAS2_PARAMETER {parameter}\n",
+             #define HAS_BIAS2 {}\n#define TAIL_PARAMETER , const ELEMENT* __restrict__ w2{more}\n",
             u8::from(bias)
         )
     }

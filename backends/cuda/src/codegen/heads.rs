@@ -80,7 +80,8 @@ pub(super) fn head(work: &HeadsWork, device: gemm::Device) -> Option<Head> {
 
 /// The kernel that computes a step, where there is one.
 pub fn kernels(work: &HeadsWork, device: gemm::Device) -> Vec<Generated> {
-    let kernel = |head: Head| generate(work, &head, "#define TAIL 0\n#define READS_SUMS 0\n", "");
+    let kernel =
+        |head: Head| generate(work, &head, "#define TAIL 0\n#define TAIL_PARAMETER\n#define READS_SUMS 0\n", "");
     head(work, device).map(kernel).into_iter().collect()
 }
 

@@ -62,9 +62,9 @@ __device__ __forceinline__ void add_product(float (&d)[2][4], const uint4& upper
 #define X ELEMENT
 #endif
 #if TAIL
-#define RESULT const ELEMENT* __restrict__ w2 BIAS2_PARAMETER, i64* __restrict__ y
+#define RESULT i64
 #else
-#define RESULT ELEMENT* __restrict__ y
+#define RESULT ELEMENT
 #endif
 #if STAGES > 1
 // Each warp asks for its part of a group's columns, of which there may be none.
@@ -78,7 +78,7 @@ __device__ __forceinline__ void copy_columns(Shared& s, const ELEMENT* w, int gr
 #endif
 #if HEADS
 // Of each head's queries, new keys and new values a block of its cluster has as many.
-extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREADS, TAIL ? 2 : 3) heads(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, ELEMENT* k, ELEMENT* v, const PLACE* __restrict__ place, RESULT) {
+extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREADS, TAIL ? 2 : 3) heads(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, ELEMENT* k, ELEMENT* v, const PLACE* __restrict__ place TAIL_PARAMETER, RESULT* __restrict__ y) {
     const int head = blockIdx.x, rank = blockIdx.y;
 #define CLUSTER head
 #define N_OF(c) (((c) < PART ? Q_COLUMN : (c) < 2 * PART ? K_COLUMN : V_COLUMN) + head * SIZE + rank * PART + (c) % PART)
@@ -86,7 +86,7 @@ extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREA
 #define COLUMNS_HERE COLUMNS
 #define IS_FILLER (head >= HEAD_COUNT)
 #elif TAIL
-extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREADS, 2) pair(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, RESULT) {
+extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREADS, 2) pair(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER TAIL_PARAMETER, RESULT* __restrict__ y) {
     const int cluster = blockIdx.x, rank = blockIdx.y;
 #define CLUSTER cluster
 #define N_OF(c) ((cluster * RANKS + rank) * COLUMNS + (c))
@@ -94,7 +94,7 @@ extern "C" __global__ void __cluster_dims__(1, RANKS, 1) __launch_bounds__(THREA
 #define COLUMNS_HERE COLUMNS
 #define IS_FILLER (cluster >= CLUSTERS)
 #else
-extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER RESIDUAL_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, RESULT) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER RESIDUAL_PARAMETER SCALE_PARAMETER SHIFT_PARAMETER, RESULT* __restrict__ y) {
     int group = blockIdx.x;
 #define N_OF(c) (group * COLUMNS + (c))
 #define IS_COLUMN(c) (N_OF(c) < N)
