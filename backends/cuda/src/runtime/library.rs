@@ -10,6 +10,7 @@ use planforge_kernels_cuda::{
     blaslt::{Element, Epilogue, Operands, Product},
     dnn::{self, ConvPattern, DataType, DnnError, Pattern, Plan, ProductPattern, Sdpa, Site, Tensor},
 };
+use std::rc::Rc;
 
 // Names of a pattern's tensors.
 const X: i64 = 1;
@@ -20,7 +21,7 @@ const RESIDUAL: i64 = 5;
 const SCALE: i64 = 6;
 
 /// Binds a plan of `work`'s pattern to memory. `waits`: for a kernel ahead of it that lets it begin early.
-pub fn bind(plan: Plan, work: &Work, address: &dyn Fn(&View) -> u64, workspace: u64, waits: bool) -> Result<Ready> {
+pub fn bind(plan: Rc<Plan>, work: &Work, address: &dyn Fn(&View) -> u64, workspace: u64, waits: bool) -> Result<Ready> {
     let mut scale = None;
     let mut tensors = Vec::new();
     match work {

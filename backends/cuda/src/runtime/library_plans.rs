@@ -14,13 +14,16 @@ use sha2::{Digest as _, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
+    rc::{Rc, Weak},
 };
 
-/// Texts by everything that decides them, and which of them were used.
+/// Texts by everything that decides them, which of them were used, and plans that a step has ready: the same does for every
+/// step that is computed alike, with other memory.
 #[derive(Clone, Debug, Default)]
 pub struct LibraryPlans {
     pub texts: BTreeMap<String, String>,
     used: BTreeSet<String>,
+    ready: BTreeMap<String, Weak<Plan>>,
 }
 
 /// Digest of a step, one engine for it, and the library's version.
@@ -69,7 +72,7 @@ impl Device {
         self.plans.borrow().texts.get(&key).and_then(|text| Plan::from_json(handle, text).ok())
     }
 
-    /// The plan of an engine from its text, where there is one that loads.
+    /// The plan of an engine that another step has ready, or from its text, where there is one that loads.
     pub(super) fn recalled_plan(
         &self,
         handle: &Handle,
@@ -77,12 +80,18 @@ impl Device {
         work: &Work,
         engine: i64,
         knobs: &[(u32, i64)],
-    ) -> Option<Plan> {
+    ) -> Option<Rc<Plan>> {
         let key = plan_key(program, work, engine, knobs);
         let mut plans = self.plans.borrow_mut();
+        if let Some(plan) = plans.ready.get(&key).and_then(Weak::upgrade) {
+            plans.used.insert(key);
+            return Some(plan);
+        }
         let text = plans.texts.get(&key)?;
         match Plan::from_json(handle, text) {
             Ok(plan) => {
+                let plan = Rc::new(plan);
+                plans.ready.insert(key.clone(), Rc::downgrade(&plan));
                 plans.used.insert(key);
                 Some(plan)
             }
@@ -95,10 +104,14 @@ impl Device {
     }
 
     /// Notes that a plan which was just made is used, with its text where it took compiling.
-    pub(super) fn use_plan(&self, program: &Program, work: &Work, engine: &Engine, plan: &Plan) {
+    pub(super) fn use_plan(&self, program: &Program, work: &Work, engine: &Engine, plan: Plan) -> Rc<Plan> {
         if engine.compiles {
-            self.remember_plan(program, work, engine, plan);
-            self.plans.borrow_mut().used.insert(plan_key(program, work, engine.index, &engine.knobs));
+            self.remember_plan(program, work, engine, &plan);
         }
+        let (key, plan) = (plan_key(program, work, engine.index, &engine.knobs), Rc::new(plan));
+        let mut plans = self.plans.borrow_mut();
+        plans.ready.insert(key.clone(), Rc::downgrade(&plan));
+        plans.used.insert(key);
+        plan
     }
 }

@@ -13,7 +13,7 @@ use planforge_kernels_cuda::{
     device::{Arg, Kernel, Launch, Stream},
     dnn::{Binding, Plan},
 };
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, rc::Rc};
 
 /// A step that can be queued.
 pub enum Ready {
@@ -24,7 +24,7 @@ pub enum Ready {
     },
     /// `waits`: for a kernel of ours ahead of it that is not done yet.
     Dnn {
-        plan: Plan,
+        plan: Rc<Plan>,
         binding: Binding,
         waits: bool,
         _scale: Option<Box<f32>>,
@@ -188,9 +188,7 @@ pub fn prepare(
                 None => {
                     let pattern = pattern(handle, &step.work).ok_or_else(|| wrong(tactic))??;
                     let engine = pattern.engine(*engine, knobs)?;
-                    let plan = pattern.plan(&engine)?;
-                    device.use_plan(program, &step.work, &engine, &plan);
-                    plan
+                    device.use_plan(program, &step.work, &engine, pattern.plan(&engine)?)
                 }
             };
             // A plan of another library version may want more than the recipe says.

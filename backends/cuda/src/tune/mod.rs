@@ -245,7 +245,7 @@ fn time_candidates(
                     let tactic =
                         Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes, waits: None };
                     let address = |view: &View| memory.address_of(program, view);
-                    let ready = bind(plan, &step.work, &address, memory.workspace_address(step.stream), false);
+                    let ready = bind(plan.into(), &step.work, &address, memory.workspace_address(step.stream), false);
                     let time = ready.and_then(|ready| time_us(device, &ready, best_us));
                     best_us = time.as_ref().map_or(best_us, |us| us.min(best_us));
                     if engine.compiles {
