@@ -184,9 +184,9 @@ fn chain_works(heads: &HeadsWork) -> Vec<ChainWork> {
     };
     let last = ProductWork { activation: None, ..pair.clone() };
     let works = [
-        ChainWork { first: First::Heads(heads.clone()), sums: None, tail: Some(tail(width)) },
-        ChainWork { first: First::Product(pair), sums: Some(sums.clone()), tail: Some(tail(4 * width)) },
-        ChainWork { first: First::Product(last), sums: Some(sums.clone()), tail: None },
+        ChainWork { first: First::Heads(Box::new(heads.clone())), sums: None, tail: Some(tail(width)) },
+        ChainWork { first: First::Product(Box::new(pair)), sums: Some(sums.clone()), tail: Some(tail(4 * width)) },
+        ChainWork { first: First::Product(Box::new(last)), sums: Some(sums.clone()), tail: None },
     ];
     // As passes do, which see to it that a program holds together.
     works.into_iter().filter(|_| kind == Kind::F16).collect()

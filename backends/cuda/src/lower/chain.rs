@@ -7,7 +7,7 @@
 use super::{memory, origins_of, traffic};
 use crate::{
     codegen::{chain, gemm},
-    program::{Buffer, ChainWork, First, HeadsWork, KernelWork, Place, ProductWork, Program, Step, Tail, Work},
+    program::{Buffer, ChainWork, First, KernelWork, Place, ProductWork, Program, Step, Tail, Work},
     source::Source,
     view::{BufferId, Kind, View},
 };
@@ -90,8 +90,8 @@ fn cleared(sources: &mut Vec<Source>, sums: &View) -> Step {
 /// What a step computes of a row that it normalises, where it does.
 fn first_of(work: &Work) -> Option<First> {
     match work {
-        Work::Heads(heads) => Some(First::Heads(HeadsWork::clone(heads))),
-        Work::Product(product) => Some(First::Product(product.clone())),
+        Work::Heads(heads) => Some(First::Heads(heads.clone())),
+        Work::Product(product) => Some(First::Product(Box::new(product.clone()))),
         _ => None,
     }
 }

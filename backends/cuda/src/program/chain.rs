@@ -24,8 +24,8 @@ pub struct ChainWork {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum First {
-    Heads(HeadsWork),
-    Product(ProductWork),
+    Heads(Box<HeadsWork>),
+    Product(Box<ProductWork>),
 }
 
 /// A product of what the first of a link gave, which is in no memory.
@@ -51,7 +51,8 @@ impl ChainWork {
         let product = self.product();
         let norm = product.norm.iter().flat_map(|norm| [&norm.scale, &norm.bias].into_iter().flatten());
         let caches = match &self.first {
-            First::Heads(HeadsWork { attention, .. }) => {
+            First::Heads(heads) => {
+                let attention = &heads.attention;
                 let place = attention.append.iter().map(|append| &append.place);
                 [&attention.k, &attention.v].into_iter().chain(place).collect()
             }

@@ -489,8 +489,8 @@ impl Work {
             }
             Self::Chain(work) => {
                 let first = match &work.first {
-                    First::Heads(heads) => Self::Heads(Box::new(heads.clone())),
-                    First::Product(product) => Self::Product(product.clone()),
+                    First::Heads(heads) => Self::Heads(heads.clone()),
+                    First::Product(product) => Self::Product(ProductWork::clone(product)),
                 };
                 let bias = work.tail.as_ref().and_then(|tail| tail.bias.as_ref()).map(is_constant);
                 serde_json::json!([first.decides(is_constant), work.sums.is_some(), work.tail.is_some(), bias])
