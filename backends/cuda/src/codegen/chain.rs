@@ -5,7 +5,6 @@
 use super::{
     Generated, PRELUDE, gemm,
     heads::{self, RANKS},
-    matvec::Problem,
     staged::{self, Tile},
 };
 use crate::{
@@ -39,7 +38,7 @@ pub fn kernels(work: &ChainWork, device: gemm::Device) -> Vec<Generated> {
         (First::Heads(first), Some(tail)) => heads_and_tail(first, tail, &sums, device).into_iter().collect(),
         (First::Product(first), Some(tail)) => pair(first, tail, &sums, device).into_iter().collect(),
         (First::Product(first), None) => {
-            let Some(problem) = problem_of(first) else { return Vec::new() };
+            let Some(problem) = staged::problem_of(first) else { return Vec::new() };
             let defined = format!("#define HEADS 0\n#define TAIL 0\n{sums}");
             let tiles = staged::tiles(&problem, device).into_iter();
             tiles.map(|tile| staged::generated(&problem, tile, staged::text(&problem, tile, &defined))).collect()
@@ -68,10 +67,6 @@ pub fn cleared(sums: &View) -> Generated {
     }
 }
 
-fn problem_of(product: &ProductWork) -> Option<Problem> {
-    Problem::of(product, |_| true).filter(|problem| problem.k.is_multiple_of(2 * staged::PIECE))
-}
-
 /// Arguments: of the head, but its result; w2, bias2?, y.
 fn heads_and_tail(work: &HeadsWork, tail: &Tail, sums: &str, device: gemm::Device) -> Option<Generated> {
     let mut head = heads::head(work, device)?;
@@ -83,7 +78,7 @@ fn heads_and_tail(work: &HeadsWork, tail: &Tail, sums: &str, device: gemm::Devic
 
 /// Arguments: x, w, bias?, scale?, shift?, w2, bias2?, y.
 fn pair(first: &ProductWork, tail: &Tail, sums: &str, device: gemm::Device) -> Option<Generated> {
-    let problem = problem_of(first)?;
+    let problem = staged::problem_of(first)?;
     let most = (u64::from(device.sm_count) / RANKS).min(MAX_CLUSTERS);
     // As few columns for each block as all clusters together have room for, and all of them whole.
     let least = problem.n.div_ceil(most.max(1) * RANKS).next_multiple_of(2);

@@ -70,7 +70,7 @@ pub(super) fn head(work: &HeadsWork, device: gemm::Device) -> Option<Head> {
         && attention.k.kind.bytes() == 2
         && dense(&attention.k)
         && dense(&attention.v);
-    let problem = Problem::of(&work.product, |_| true).filter(|problem| problem.k.is_multiple_of(2 * staged::PIECE));
+    let problem = staged::problem_of(&work.product);
     let (problem, true, columns) = (problem?, fits, work.columns()?) else { return None };
     let each = 3 * size / RANKS;
     let used = (staged::used_bytes(&problem, each, WARPS, 1) + cache_bytes(attention)).next_multiple_of(32);

@@ -18,6 +18,20 @@
 #define PITCH (K + 32)
 #define ROW_WORDS (K / 2 + 16)
 
+// What a column's sum gets besides.
+#if HAS_BIAS && CONSTANT_BIAS && STAGES == 1
+#define BIAS_OF(c) s.biases[c]
+#elif HAS_BIAS
+#define BIAS_OF(c) to_f(bias[N_OF(c)])
+#else
+#define BIAS_OF(c) 0.0f
+#endif
+#if HAS_RESIDUAL
+#define MORE_OF(c) (BIAS_OF(c) + to_f(residual[N_OF(c)]))
+#else
+#define MORE_OF(c) BIAS_OF(c)
+#endif
+
 #define LOW(pair) low_of(pair, ELEMENT())
 #define HIGH(pair) high_of(pair, ELEMENT())
 
@@ -282,13 +296,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
 #endif
 #if STAGES == 1
     const bool finishes = mine_at < COLUMNS && IS_COLUMN(mine_at);
-    float more = 0.0f;
-#if HAS_BIAS
-    if (finishes) more = CONSTANT_BIAS && STAGES == 1 ? s.biases[mine_at] : to_f(bias[N_OF(mine_at)]);
-#endif
-#if HAS_RESIDUAL
-    if (finishes) more += to_f(residual[N_OF(mine_at)]);
-#endif
+    const float more = finishes ? MORE_OF(mine_at) : 0.0f;
 #endif
 #if HAS_NORM
     float sum = 0.0f, squares = 0.0f;
@@ -323,13 +331,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) staged(const X* __restr
     for (int turn = 0; group < GROUPS; turn++, group += BLOCKS) {
     const int stage = turn % STAGES;
     const bool finishes = mine_at < COLUMNS && IS_COLUMN(mine_at);
-    float more = 0.0f;
-#if HAS_BIAS
-    if (finishes) more = CONSTANT_BIAS && STAGES == 1 ? s.biases[mine_at] : to_f(bias[N_OF(mine_at)]);
-#endif
-#if HAS_RESIDUAL
-    if (finishes) more += to_f(residual[N_OF(mine_at)]);
-#endif
+    const float more = finishes ? MORE_OF(mine_at) : 0.0f;
     wait_for(&s.copied[stage], turn / STAGES);
 #endif
 #if FULL

@@ -12,7 +12,7 @@ use super::{
     gemm,
     matvec::{self, Problem},
 };
-use crate::{source::Source, view::Kind};
+use crate::{program::ProductWork, source::Source, view::Kind};
 use std::fmt::Write as _;
 
 /// The sum over this many elements is a piece that a warp takes; of halves of a row each has some.
@@ -66,6 +66,12 @@ fn is_held(problem: &Problem, tile: Tile) -> bool {
     let own = |pieces: u64| pieces.div_ceil(tile.warps) * 8;
     let pieces = problem.k / PIECE;
     tile.stages == 1 && full * own(pieces) + u64::from(half) * own(pieces / 2) <= MAX_HELD
+}
+
+/// A product whose matrix and bias are constants and whose sums are whole pieces, which it has to be for what goes on behind
+/// its columns.
+pub(super) fn problem_of(product: &ProductWork) -> Option<Problem> {
+    Problem::of(product, |_| true).filter(|problem| problem.k.is_multiple_of(2 * PIECE))
 }
 
 /// Tiles that are worth timing; none where the matrix is computed, or of sizes that are not whole pieces.

@@ -4,7 +4,7 @@
 //! Before: `row -> head -> product + row -> norm, product -> product + row -> ...`.
 //! After: `row -> head and product -> sums -> pair of products -> sums -> ...`, up to a product that gives no row.
 
-use super::{memory, origins_of, traffic};
+use super::{is_output, memory, origins_of, touching, traffic};
 use crate::{
     codegen::{chain, gemm},
     program::{Buffer, ChainWork, First, KernelWork, Place, ProductWork, Program, Step, Tail, Work},
@@ -141,18 +141,6 @@ fn readers_of_row(program: &Program, row: &View) -> Vec<usize> {
 
 fn is_same(a: &View, b: &View) -> bool {
     (a.buffer, a.offset, a.kind, a.elements()) == (b.buffer, b.offset, b.kind, b.elements())
-}
-
-fn is_output(program: &Program, buffer: BufferId) -> bool {
-    program.outputs.iter().any(|output| output.buffer == buffer)
-}
-
-fn touching(program: &Program, buffer: BufferId) -> impl Iterator<Item = usize> {
-    let touches = move |step: &Step| {
-        let (read, written) = step.work.views();
-        read.into_iter().chain([written]).any(|view| view.buffer == buffer)
-    };
-    program.steps.iter().enumerate().filter(move |(_, step)| touches(step)).map(|(number, _)| number)
 }
 
 /// The link of a row that these steps are, if they are one: nothing else reads what the first gives.

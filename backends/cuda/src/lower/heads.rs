@@ -1,11 +1,10 @@
 //! Heads of a decoder's step in one kernel each, on devices that have one for them: the product that gives queries, keys and
 //! values, the attention of one query, and what puts its parts together become one step.
 
-use super::{memory, origins_of, traffic};
+use super::{is_output, memory, origins_of, touching, traffic};
 use crate::{
     codegen::{gemm, heads},
     program::{HeadsWork, Program, Step, Work},
-    view::BufferId,
 };
 
 /// Steps that become one, by number.
@@ -49,14 +48,7 @@ pub fn fused(program: &Program, device: gemm::Device) -> Option<Program> {
 /// The three steps around an attention, where nothing else reads what lies between them.
 fn site(program: &Program, attention: usize) -> Option<Site> {
     let Work::OneToken(work) = &program.steps[attention].work else { return None };
-    let touching = |buffer: BufferId| {
-        let touches = move |step: &Step| {
-            let (read, written) = step.work.views();
-            read.into_iter().chain([written]).any(|view| view.buffer == buffer)
-        };
-        program.steps.iter().enumerate().filter(move |(_, step)| touches(step)).map(|(number, _)| number)
-    };
-    let is_output = |buffer: BufferId| program.outputs.iter().any(|output| output.buffer == buffer);
+    let touching = |buffer| touching(program, buffer);
     let [between, parts] = [work.q.buffer, work.parts.buffer];
     let [product, reader] = <[usize; 2]>::try_from(touching(between).collect::<Vec<_>>()).ok()?;
     let [writer, joined] = <[usize; 2]>::try_from(touching(parts).collect::<Vec<_>>()).ok()?;
@@ -65,7 +57,7 @@ fn site(program: &Program, attention: usize) -> Option<Site> {
     let ours = (reader, writer) == (attention, attention) && join.role == "join_parts" && product < attention;
     let constant =
         program.is_constant(&of_product.b) && of_product.bias.as_ref().is_none_or(|bias| program.is_constant(bias));
-    if !ours || !constant || is_output(between) || of_product.y.buffer != between {
+    if !ours || !constant || is_output(program, between) || of_product.y.buffer != between {
         return None;
     }
     let o = join.operands.last()?.clone();

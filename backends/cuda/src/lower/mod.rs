@@ -477,6 +477,19 @@ impl Lowering<'_> {
     }
 }
 
+fn is_output(program: &Program, buffer: BufferId) -> bool {
+    program.outputs.iter().any(|output| output.buffer == buffer)
+}
+
+/// Steps that read a buffer or write it, by number.
+fn touching(program: &Program, buffer: BufferId) -> impl Iterator<Item = usize> {
+    let touches = move |step: &Step| {
+        let (read, written) = step.work.views();
+        read.into_iter().chain([written]).any(|view| view.buffer == buffer)
+    };
+    program.steps.iter().enumerate().filter(move |(_, step)| touches(step)).map(|(number, _)| number)
+}
+
 /// Nodes of the graph that steps come from, each once.
 fn origins_of(steps: &[Step]) -> Vec<String> {
     let mut origins: Vec<String> = Vec::new();
