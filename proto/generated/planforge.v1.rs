@@ -139,6 +139,23 @@ pub struct TuningCache {
     /// counts publications and drops in this scope
     #[prost(uint32, tag = "13")]
     pub generation: u32,
+    /// the oldest first
+    #[prost(message, repeated, tag = "14")]
+    pub beside: ::prost::alloc::vec::Vec<CacheBeside>,
+}
+/// What a build learnt while another was the first to publish in its scope: the scope's next build adds it to the newest.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CacheBeside {
+    /// blob
+    #[prost(string, tag = "1")]
+    pub digest: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub size_bytes: u64,
+    /// whose build left it
+    #[prost(string, tag = "3")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub agent: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
@@ -5919,7 +5936,8 @@ pub struct Finished {
     #[prost(string, tag = "21")]
     pub made_document_digest: ::prost::alloc::string::String,
 }
-/// Published in the transaction that takes the build, when nobody published in its scope meanwhile.
+/// Published in the transaction that takes the build, when nobody published in its scope meanwhile; else kept beside what
+/// somebody did.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CacheUpdate {
     #[prost(string, tag = "1")]
@@ -5932,6 +5950,9 @@ pub struct CacheUpdate {
     /// digest that was newest when the build was assigned
     #[prost(string, tag = "4")]
     pub previous_digest: ::prost::alloc::string::String,
+    /// of those kept beside that: what it holds now, or what cannot be joined
+    #[prost(string, repeated, tag = "5")]
+    pub beside_digests: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Goodbye {}

@@ -288,6 +288,25 @@ pub struct CacheView {
     pub agent: String,
     pub device: String,
     pub published_ms: u64,
+    /// What builds learnt while another was the first to publish: the scope's next build adds them.
+    #[serde(default)]
+    pub beside: Vec<CacheBesideView>,
+}
+
+/// A cache that waits beside the newest of its scope.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheBesideView {
+    pub digest: String,
+    pub size_bytes: u64,
+    pub job: String,
+    pub agent: String,
+}
+
+impl From<v1::CacheBeside> for CacheBesideView {
+    fn from(cache: v1::CacheBeside) -> Self {
+        let v1::CacheBeside { digest, size_bytes, job, agent } = cache;
+        Self { digest, size_bytes, job, agent }
+    }
 }
 
 impl From<v1::TuningCache> for CacheView {
@@ -306,6 +325,7 @@ impl From<v1::TuningCache> for CacheView {
             agent: cache.agent,
             device: cache.device,
             published_ms: cache.published_ms,
+            beside: cache.beside.into_iter().map(CacheBesideView::from).collect(),
         }
     }
 }

@@ -67,6 +67,8 @@ pub(super) struct TakenCache {
     pub origin: Option<CacheOrigin>,
     /// The farm's newest when the build began.
     previous: Option<Digest>,
+    /// Of those that the farm keeps beside it: what the build began with too, or what is of no use to any.
+    beside: Vec<Digest>,
     /// The build did not begin with what the farm has: its result would drop what others learnt.
     only_here: bool,
     /// It began from nothing because of what the farm has: nothing of that is added afterwards.
@@ -99,6 +101,7 @@ impl Caches {
             file,
             origin: None,
             previous: None,
+            beside: Vec::new(),
             only_here: false,
             shuns: without,
             published,
@@ -111,15 +114,18 @@ impl Caches {
         if without {
             log.note("begins without the timing cache: an earlier attempt broke down with it, or it was timed while disturbed");
         }
+        let mut waiting = Vec::new();
         let origin = match newest {
             Some(Newest::Dropped) => {
                 self.forget(scope).await;
                 None
             }
-            Some(Newest::Cache(newest)) => {
+            Some(Newest::Cache { newest, beside }) => {
                 // A cold success after a breakdown takes the place of what broke.
                 taken.previous = Some(newest.digest);
+                waiting = beside;
                 if without {
+                    taken.beside.extend(waiting.drain(..).map(|beside| beside.digest));
                     None
                 } else if self.fetch(blobs, scope, &newest, log).await {
                     Some(newest)
@@ -145,7 +151,40 @@ impl Caches {
                 let _ = blocking(move || fs::remove_file(file)).await;
             }
         }
+        if !taken.only_here {
+            for beside in waiting {
+                self.add_beside(blobs, &mut taken, beside, log).await;
+            }
+        }
         taken
+    }
+
+    /// Adds one that the farm keeps beside its newest to what a build begins with.
+    async fn add_beside(&self, blobs: &Blobs, taken: &mut TakenCache, beside: Beside, log: &AttemptLog) {
+        let Beside { digest, bytes, job } = beside;
+        if bytes > TUNING_CACHE_MAX_BYTES {
+            taken.beside.push(digest);
+            return;
+        }
+        let from = taken.file.with_extension("beside");
+        if let Err(error) = blobs.download_to_cache(digest, &from).await {
+            log.note(&format!("the timing cache of job {job} waits on to be joined, it could not be fetched: {error}"));
+            return;
+        }
+        let (joins, backend, sku, into) =
+            (self.joins.clone(), taken.backend.clone(), taken.sku.clone(), taken.file.clone());
+        let joined = blocking(move || {
+            let joined = joins.join(&backend, &sku, &into, &from);
+            fs::remove_file(&from).and(joined)
+        });
+        match joined.await {
+            Ok(true) => {
+                log.note(&format!("the timing cache was joined with that of job {job}, which was built meanwhile"))
+            }
+            Ok(false) => log.note(&format!("the timing cache of job {job} cannot be joined with another: it goes")),
+            Err(error) => log.note(&format!("the timing cache of job {job} is not joined, and goes: {error}")),
+        }
+        taken.beside.push(digest);
     }
 
     /// Has the data of `newest` here, sound; else says why not.
@@ -211,6 +250,7 @@ impl Caches {
         log: &Arc<AttemptLog>,
     ) -> Option<v1::CacheUpdate> {
         let (scope, only_here) = (taken.scope, taken.only_here);
+        let beside = taken.beside.iter().map(Digest::to_string).collect();
         let turn = self.turn(scope).await;
         let (caches, notes) = (self.clone(), log.clone());
         let (job, agent) = (job.to_owned(), agent.to_owned());
@@ -246,6 +286,7 @@ impl Caches {
             digest: kept.digest.to_string(),
             size_bytes: kept.bytes,
             previous_digest: previous.map(|previous| previous.to_string()).unwrap_or_default(),
+            beside_digests: beside,
         })
     }
 
@@ -359,7 +400,16 @@ enum Kept {
 /// What the coordinator says of a scope.
 enum Newest {
     Dropped,
-    Cache(CacheOrigin),
+    Cache { newest: CacheOrigin, beside: Vec<Beside> },
+}
+
+/// A cache that is to be added to the newest.
+#[derive(Debug)]
+struct Beside {
+    digest: Digest,
+    bytes: u64,
+    /// Whose build left it.
+    job: String,
 }
 
 impl Newest {
@@ -370,13 +420,17 @@ impl Newest {
         if cache.digest.is_empty() {
             return Ok(Self::Dropped);
         }
-        Ok(Self::Cache(CacheOrigin {
+        let newest = CacheOrigin {
             digest: cache.digest.parse().map_err(|error| format!("{error}"))?,
             bytes: cache.size_bytes,
             job: cache.job.clone(),
             agent: cache.agent.clone(),
             published_unix_ms: cache.published_ms,
-        }))
+        };
+        let beside = cache.beside.iter().filter_map(|beside| {
+            Some(Beside { digest: beside.digest.parse().ok()?, bytes: beside.size_bytes, job: beside.job.clone() })
+        });
+        Ok(Self::Cache { newest, beside: beside.collect() })
     }
 }
 
@@ -478,6 +532,7 @@ mod tests {
             file: scratch.path().join(name),
             origin: None,
             previous: Some(Digest::of(b"of the farm")),
+            beside: Vec::new(),
             only_here: false,
             shuns: false,
             published,
@@ -542,6 +597,6 @@ mod tests {
         assert!(Newest::read(&cache(Digest::of(b"other"), &Digest::of(b"x").to_string()), scope).is_err());
         assert!(Newest::read(&cache(scope, "nonsense"), scope).is_err());
         assert!(matches!(Newest::read(&cache(scope, ""), scope), Ok(Newest::Dropped)));
-        assert!(matches!(Newest::read(&cache(scope, &Digest::of(b"x").to_string()), scope), Ok(Newest::Cache(_))));
+        assert!(matches!(Newest::read(&cache(scope, &Digest::of(b"x").to_string()), scope), Ok(Newest::Cache { .. })));
     }
 }

@@ -1,9 +1,9 @@
 //! What builds side by side on this host learn, made one cache.
 //!
-//! The coordinator takes a build's cache only when it grew from the newest, and knows nothing of what is inside. Of builds
-//! that ran at once on several devices of one host, each but the first therefore adds what the others published since it
-//! began, before it is published itself. What it says itself stays: the cache of a build still makes the same plan. Two
-//! hosts do not do this for each other.
+//! The coordinator publishes a build's cache only when it grew from the newest, and knows nothing of what is inside. Of
+//! builds that ran at once on several devices of one host, each but the first therefore adds what the others published
+//! since it began, before it is published itself. What it says itself stays: the cache of a build still makes the same
+//! plan. What another host published meanwhile is joined by the scope's next build, which is given both (`caches`).
 
 use crate::DeviceSource;
 use planforge_types::{Digest, Sku};

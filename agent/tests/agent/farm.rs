@@ -11,11 +11,12 @@ use planforge_proto::v1::{
     fleet_server::{Fleet, FleetServer},
 };
 use planforge_types::{
-    Digest,
+    Digest, Sku,
     fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice, HostFacts},
     telemetry::TelemetrySample,
 };
 use std::{
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     pin::Pin,
@@ -264,6 +265,16 @@ impl DeviceSource for OneCpu {
     fn telemetry(&self, device: &str) -> Option<TelemetrySample> {
         assert_eq!(device, "cpu0");
         Some(TelemetrySample { load_1m: Some(0.5), ..TelemetrySample::default() })
+    }
+
+    /// Behind one another; of what is torn nothing is taken.
+    fn join_caches(&self, _: &str, _: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
+        let other = std::fs::read(from)?;
+        if other == b"torn" {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        std::fs::write(into, [std::fs::read(into)?, other].concat())?;
+        Ok(true)
     }
 }
 

@@ -85,6 +85,45 @@ async fn what_a_build_learnt_is_published_after_it_and_handed_to_the_next() {
     assert!(bench.files_in("state/scratch").is_empty());
 }
 
+/// Another host published while this one built: what waits beside that is part of what the next build begins with.
+#[tokio::test]
+async fn what_was_learnt_at_once_on_two_hosts_is_joined_by_the_next_build() {
+    let bench = Bench::new(LEARNS).await;
+    let common = stored(&bench, b"common,");
+    let beside = |content: &[u8]| v1::CacheBeside {
+        digest: Digest::of(content).to_string(),
+        size_bytes: content.len() as u64,
+        job: "j0".into(),
+        agent: "elsewhere".into(),
+    };
+    let all = [&b"one,"[..], b"never stored", b"torn", b"two,"].map(beside);
+    for content in ["one,", "torn", "two,"] {
+        stored(&bench, content.as_bytes());
+    }
+    let told = |these: &[usize]| these.iter().map(|&at| all[at].digest.clone()).collect::<Vec<_>>();
+    let offered = v1::TuningCache { beside: all.to_vec(), ..newest(&common, 7) };
+    let _agent = bench.start();
+    bench.farm.hello(0).await;
+    bench.farm.assign_with("j1", |assign| assign.cache = Some(offered.clone())).await;
+    let finished = bench.farm.finished("j1").await;
+    let learnt = finished.cache.clone().unwrap();
+    assert_eq!(before(&bench).unwrap(), "common,one,two,");
+    assert_eq!(bench.farm.store.get(learnt.digest.parse().unwrap()).unwrap(), b"common,one,two,learnt,");
+    assert_eq!((learnt.previous_digest, learnt.beside_digests), (common.clone(), told(&[0, 2, 3])));
+    let log = bench.farm.log_of(&finished).await;
+    assert!(log.contains("joined with that of job j0") && log.contains("could not be fetched"), "{log}");
+
+    // What has to begin from nothing takes the place of those too.
+    let cold = |assign: &mut v1::Assign| {
+        assign.cache = Some(offered.clone());
+        assign.without_cache = true;
+    };
+    bench.farm.assign_with("j2", cold).await;
+    let learnt = bench.farm.finished("j2").await.cache.unwrap();
+    assert_eq!(before(&bench), None);
+    assert_eq!((learnt.previous_digest, learnt.beside_digests), (common, told(&[0, 1, 2, 3])));
+}
+
 /// A blob store that never answers keeps neither the attempt nor, afterwards, the next one of its kind.
 #[tokio::test]
 async fn a_cache_that_does_not_get_through_can_be_given_up() {

@@ -88,13 +88,30 @@ impl TacticCache {
         if self.misses == 0 {
             return Ok(());
         }
-        for (key, tried) in read(file).steps {
-            self.kept.steps.entry(key).or_insert(tried);
-        }
+        self.kept.add(read(file));
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
-        durable::write_cache(file, &serde_json::to_vec(&self.kept).map_err(io::Error::other)?)
+        self.kept.write(file)
+    }
+}
+
+/// Adds to the cache in `into` what the one in `from` knows beyond it. One that cannot be read knows nothing.
+pub(crate) fn join(into: &Path, from: &Path) -> io::Result<()> {
+    let mut kept = read(into);
+    kept.add(read(from));
+    kept.write(into)
+}
+
+impl Kept {
+    fn add(&mut self, other: Self) {
+        for (key, tried) in other.steps {
+            self.steps.entry(key).or_insert(tried);
+        }
+    }
+
+    fn write(&self, file: &Path) -> io::Result<()> {
+        durable::write_cache(file, &serde_json::to_vec(self).map_err(io::Error::other)?)
     }
 }
 

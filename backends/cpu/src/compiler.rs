@@ -3,7 +3,7 @@
 use super::{
     COMPILER_REVISION,
     assemble::{WeightPlan, assemble},
-    cache::TacticCache,
+    cache::{self, TacticCache},
     draft::Draft,
     lower::lower,
     meter::CpuSession,
@@ -35,6 +35,7 @@ use planforge_types::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     path::Path,
     sync::Arc,
     time::Instant,
@@ -158,6 +159,11 @@ impl Compiler for CpuCompiler {
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError> {
         compile_on(device_class(), request, Runs::Some { passing }, events, cancel)
+    }
+
+    fn join_caches(&self, _sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
+        cache::join(into, from)?;
+        Ok(true)
     }
 
     fn recognises(&self, head: &[u8]) -> bool {

@@ -201,6 +201,29 @@ fn the_same_cache_gives_the_same_bytes() {
     assert!(fs::read(build(&request)).unwrap() != first);
 }
 
+/// What two builds learnt at once is one cache: each finds its own in it, and times nothing.
+#[test]
+fn caches_of_two_builds_are_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut request = request(*CpuLevel::detect().last().unwrap(), folder.path());
+    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    request.cache = Some(one.clone());
+    let first = fs::read(build(&request)).unwrap();
+    request.cache = Some(two.clone());
+    request.spec.threads = Some(2);
+    let second = fs::read(build(&request)).unwrap();
+    assert!(CpuCompiler.join_caches(&request.sku, &two, &one).unwrap());
+    let both = fs::read(&two).unwrap();
+    assert!(fs::read(build(&request)).unwrap() == second);
+    request.spec.threads = Some(1);
+    assert!(fs::read(build(&request)).unwrap() == first);
+    assert!(fs::read(&two).unwrap() == both, "a build found something new");
+    // What cannot be read knows nothing.
+    fs::write(&one, "torn").unwrap();
+    assert!(CpuCompiler.join_caches(&request.sku, &two, &one).unwrap());
+    assert!(fs::read(&two).unwrap() == both);
+}
+
 #[test]
 fn a_damaged_plan_is_an_error_and_never_a_crash() {
     let (inputs, _) = image_and_answer();

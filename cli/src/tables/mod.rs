@@ -337,7 +337,11 @@ pub fn caches(caches: &[v1::TuningCache], now_ms: u64) -> String {
             cache.sku.clone(),
             cache.device_name.clone(),
             toolchain(&cache.toolchain_json),
-            if dropped { "dropped".to_owned() } else { format!("kept, {}. copy", cache.generation) },
+            match (dropped, cache.beside.len()) {
+                (true, _) => "dropped".to_owned(),
+                (false, 0) => format!("kept, {}. copy", cache.generation),
+                (false, beside) => format!("kept, {}. copy, {beside} to join", cache.generation),
+            },
             if dropped { "-".to_owned() } else { bytes(cache.size_bytes) },
             duration(now_ms.saturating_sub(cache.published_ms)),
             cache.job.clone(),

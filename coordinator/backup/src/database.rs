@@ -54,6 +54,9 @@ impl<'a> Database<'a> {
         named.extend(self.list(newest, false).await?);
         let former = "SELECT json_extract(doc, '$.previous'), 0 FROM caches WHERE json_valid(doc)";
         named.extend(self.list(former, true).await?);
+        let beside = "SELECT json_extract(beside.value, '$.cache.digest'), json_extract(beside.value, '$.cache.size_bytes') \
+                      FROM caches, json_each(CASE WHEN json_valid(doc) THEN doc END, '$.beside') AS beside";
+        named.extend(self.list(beside, true).await?);
         named.extend(self.list("SELECT digest, 0 FROM plugins", true).await?);
         // Of several rows of one blob the one counts that says most.
         named.sort_by_key(|named| (named.digest, named.may_lack, std::cmp::Reverse(named.size_bytes)));

@@ -3,7 +3,7 @@
 use planforge_coordinator::{
     auth::{Actor, Role},
     blobs::{BlobStore as _, LocalBlobs, LocalBlobsOptions},
-    core::{CacheRecord, CacheRef, Change},
+    core::{CacheBeside, CacheRecord, CacheRef, Change},
     farm::{Farm, FarmConfig, SystemClock},
     server::{Coordinator, CoordinatorConfig},
     store::{EngineFilter, EventFilter, JobFilter, SqliteStore, Store as _},
@@ -280,12 +280,12 @@ async fn what_was_sent_and_given_goes_when_no_job_names_it_and_events_by_their_a
 }
 
 #[tokio::test]
-async fn of_a_scopes_timing_caches_the_newest_and_the_one_before_it_stay() {
+async fn of_a_scopes_timing_caches_the_newest_the_one_before_it_and_those_beside_stay() {
     let folder = tempfile::tempdir().unwrap();
     let (farm, blobs) = open(folder.path()).await;
     farm.close().await;
     let mut caches = Vec::new();
-    for generation in 1..=3 {
+    for generation in 1..=4 {
         caches.push(blobs.store(format!("cache {generation}").into()).await.unwrap());
     }
     let store = SqliteStore::open(&folder.path().join("farm.db")).await.unwrap();
@@ -303,6 +303,11 @@ async fn of_a_scopes_timing_caches_the_newest_and_the_one_before_it_stay() {
         agent: "host".into(),
         device: "gpu0".into(),
         published_ms: 1,
+        beside: vec![CacheBeside {
+            cache: CacheRef { digest: caches[3], size_bytes: 7 },
+            job: "aa2".into(),
+            agent: "host".into(),
+        }],
     };
     store.commit(epoch, vec![Change::Cache(Box::new(record))]).await.unwrap();
     store.close().await.unwrap();

@@ -397,6 +397,11 @@ fn cache_update(update: &v1::CacheUpdate) -> Result<CacheUpdate, ApiError> {
         scope: digest("a timing cache's scope", &update.scope)?,
         cache: CacheRef { digest: digest("a timing cache's digest", &update.digest)?, size_bytes: update.size_bytes },
         previous: optional_digest("the digest of the cache before", &update.previous_digest)?,
+        beside: update
+            .beside_digests
+            .iter()
+            .map(|beside| digest("the digest of a cache beside", beside))
+            .collect::<Result<_, _>>()?,
     })
 }
 

@@ -3,9 +3,9 @@
 use crate::{declared_store, notes_store, shares_store, support::SKU};
 use planforge_coordinator::{
     core::{
-        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, EngineRef, Event, Failure, Job, JobId,
-        JobState, JoinedBy, Model, ModelFile, PauseRecord, PausedKind, PlanRef, PluginRecord, Refusal, Report,
-        RequestRecord, Stored, Tenure, TokenRecord, Told, Want, Window,
+        Agent, ArtifactRef, CacheBeside, CacheRecord, CacheRef, Change, Covered, Engine, EngineRef, Event, Failure,
+        Job, JobId, JobState, JoinedBy, Model, ModelFile, PauseRecord, PausedKind, PlanRef, PluginRecord, Refusal,
+        Report, RequestRecord, Stored, Tenure, TokenRecord, Told, Want, Window,
     },
     store::{
         Count, EngineFilter, EventFilter, JobFilter, JobOrder, MemStore, ReportFilter, SqliteStore, Store, StoreError,
@@ -121,6 +121,11 @@ fn cache(scope: &str, generation: u32, content: Option<&str>) -> CacheRecord {
         agent: "host".into(),
         device: "GPU-1".into(),
         published_ms: u64::from(generation),
+        beside: vec![CacheBeside {
+            cache: CacheRef { digest: Digest::of(b"beside"), size_bytes: 6 },
+            job: "aa2".into(),
+            agent: "other".into(),
+        }],
     }
 }
 

@@ -60,6 +60,18 @@ async fn learn(
     scope: String,
     content: &str,
 ) -> v1::FinishedAck {
+    learn_with(agent, blobs, assign, scope, content, None).await
+}
+
+/// The same, and the cache holds what one of those beside held.
+async fn learn_with(
+    agent: &mut Agent,
+    blobs: &MemBlobs,
+    assign: &v1::Assign,
+    scope: String,
+    content: &str,
+    beside: Option<String>,
+) -> v1::FinishedAck {
     let previous = assign.cache.as_ref().map(|cache| cache.digest.clone()).unwrap_or_default();
     let mut done = success(blobs, assign);
     done.cache = Some(v1::CacheUpdate {
@@ -67,6 +79,7 @@ async fn learn(
         digest: blobs.insert(content.as_bytes()).to_string(),
         size_bytes: content.len() as u64,
         previous_digest: previous,
+        beside_digests: beside.into_iter().collect(),
     });
     agent.say(Say::Finished(done)).await;
     agent.acknowledged().await
@@ -124,18 +137,37 @@ async fn a_cache_is_handed_on_within_its_scope_and_outlives_the_coordinator() {
 }
 
 #[tokio::test]
-async fn of_two_hosts_that_build_at_once_the_first_is_kept_and_failures_publish_nothing() {
-    let blobs = MemBlobs::default();
-    let farm = open(Arc::new(MemStore::new()), &blobs).await;
+async fn of_two_hosts_that_build_at_once_the_later_ones_cache_waits_for_the_next_build_and_failures_publish_nothing() {
+    let (store, blobs) = (Arc::new(MemStore::new()), MemBlobs::default());
+    let farm = open(store.clone(), &blobs).await;
     let mut one = agent(&farm, "a", "Tesla T4").await;
     let mut two = agent(&farm, "b", "Tesla T4").await;
     submit(&farm, &blobs, "m1").await;
-    submit(&farm, &blobs, "m2").await;
+    let later = submit(&farm, &blobs, "m2").await;
     let (first, second) = (one.assigned().await, two.assigned().await);
     learn(&mut one, &blobs, &first, scope("Tesla T4"), "by one").await;
     let late = learn(&mut two, &blobs, &second, scope("Tesla T4"), "by two").await;
-    assert!(late.accepted && late.reason.contains("is kept instead"), "{late:?}");
-    assert_eq!(caches(&farm).await[0].digest, support::digest_of("by one").to_string());
+    assert!(late.accepted && late.reason.contains("the next build joins"), "{late:?}");
+    let kept = caches(&farm).await.remove(0);
+    assert_eq!((kept.generation, kept.digest), (1, support::digest_of("by one").to_string()));
+    let by_two = support::digest_of("by two").to_string();
+    let beside = v1::CacheBeside { digest: by_two.clone(), size_bytes: 6, job: later.id, agent: "host-b".into() };
+    assert_eq!(kept.beside, [beside.clone()]);
+    // It outlives the coordinator, and stays with the newest until a build says that it holds it.
+    farm.close().await;
+    let farm = open(store, &blobs).await;
+    let mut one = agent(&farm, "a", "Tesla T4").await;
+    for (number, (content, joined)) in
+        [("by one again", None), ("by one and two", Some(by_two))].into_iter().enumerate()
+    {
+        submit(&farm, &blobs, &format!("n{number}")).await;
+        let assign = one.assigned().await;
+        assert_eq!(assign.cache.as_ref().unwrap().beside, [beside.clone()]);
+        learn_with(&mut one, &blobs, &assign, scope("Tesla T4"), content, joined).await;
+    }
+    let kept = caches(&farm).await.remove(0);
+    assert_eq!((kept.digest, kept.beside.len()), (support::digest_of("by one and two").to_string(), 0));
+    let mut two = agent(&farm, "b", "Tesla T4").await;
     // What is not in the blob store is not published either; the build stands.
     let job = submit(&farm, &blobs, "m3").await;
     let (mut holder, assign) = tokio::select! { a = one.assigned() => (one, a), b = two.assigned() => (two, b) };
@@ -145,11 +177,39 @@ async fn of_two_hosts_that_build_at_once_the_first_is_kept_and_failures_publish_
         digest: support::digest_of("never stored").to_string(),
         size_bytes: 3,
         previous_digest: assign.cache.as_ref().unwrap().digest.clone(),
+        ..v1::CacheUpdate::default()
     });
     holder.say(Say::Finished(done)).await;
     holder.acknowledged().await;
     until_state(&farm, &job.id, JobState::Succeeded).await;
-    assert_eq!(caches(&farm).await[0].generation, 1);
+    assert_eq!(caches(&farm).await[0].generation, 3);
+}
+
+/// Many builds that began with the same cache end one after the other.
+#[tokio::test]
+async fn of_many_caches_that_wait_beside_the_newest_some_are_kept_and_a_drop_takes_them_along() {
+    let blobs = MemBlobs::default();
+    let farm = open(Arc::new(MemStore::new()), &blobs).await;
+    let mut hosts = Vec::new();
+    for number in 0..19 {
+        let mut host = agent(&farm, &format!("h{number}"), "Tesla T4").await;
+        submit(&farm, &blobs, &format!("m{number}")).await;
+        let assign = host.assigned().await;
+        hosts.push((host, assign));
+    }
+    let mut told = Vec::new();
+    for (number, (host, assign)) in hosts.iter_mut().enumerate() {
+        // Two of them learnt the same.
+        let content = format!("by {}", number.max(1));
+        told.push(learn(host, &blobs, assign, scope("Tesla T4"), &content).await.reason);
+    }
+    assert_eq!((told[0].as_str(), told[1].as_str()), ("", ""), "{told:?}");
+    assert!(told[2..18].iter().all(|told| told.contains("the next build joins")), "{told:?}");
+    assert!(told[18].contains("is not kept"), "{told:?}");
+    assert_eq!(caches(&farm).await[0].beside.len(), 16);
+    let scope = v1::DropCacheRequest { scope: scope("Tesla T4") };
+    let dropped = farm.drop_cache(&Actor::local(), scope).await.unwrap().cache.unwrap();
+    assert_eq!((dropped.digest.as_str(), dropped.beside.len()), ("", 0));
 }
 
 #[tokio::test]

@@ -131,11 +131,10 @@ impl State {
         let mut jobs = held.filter_map(|(_, id)| self.jobs.get(id));
         jobs.any(|job| {
             let named = || job.blobs().iter().any(|(blob, _)| *blob == digest) || job.spec.plugins.contains(&digest);
-            // A lease may be older than the newest cache: the one before it may still be on its way.
             let cached = |cache: &CacheRecord| {
                 Some(&cache.toolchain) == job.toolchain.as_ref()
                     && cache.sku == job.sku
-                    && (cache.cache.is_some_and(|cache| cache.digest == digest) || cache.previous == Some(digest))
+                    && cache.blobs().any(|blob| blob == digest)
             };
             named() || self.caches.values().any(cached)
         })

@@ -3,17 +3,20 @@
 //! A cache belongs to one scope (`DeviceFingerprint::tuning_scope`): what one kind of device learnt never reaches
 //! another kind. The coordinator works the scope out itself, from the device that holds the lease and the toolchain of
 //! the job; what an agent claims only has to agree. A build's result is published in the transaction that takes the
-//! build, and only when the cache it grew from is still the newest. An agent joins what builds side by side on its host
-//! learnt; here caches are never merged, so of two hosts that built at once the later one's gain is lost, which costs
-//! time and nothing else, and both are told.
+//! build, and only when the cache it grew from is still the newest. Here caches are never merged: of two builds at once
+//! the later one's is kept beside the newest, and whoever builds next in the scope is given both and joins them (an agent
+//! joins those of its own host before). What its backend cannot join goes then, which costs time and nothing else.
 
 use super::{
     effects::Effects,
-    model::{CacheRecord, Change, Job, Outcome},
+    model::{CacheBeside, CacheRecord, Change, Job, Outcome},
     queue::DeviceKey,
     state::{CacheUpdate, Now, State},
 };
 use planforge_types::{Digest, fingerprint::DeviceFingerprint};
+
+/// Caches that are kept beside the newest of a scope: about as many as builds may end at once.
+const BESIDE_MAX: usize = 16;
 
 impl State {
     /// Scope of what a build on the device learns, and the device's own name for itself. `None` for a device that does
@@ -36,8 +39,8 @@ impl State {
         (newest.cloned().map(Box::new), suspected || job.replaces.is_some())
     }
 
-    /// Publishes what a build learnt. Returns why it is not kept, in words, when somebody else was first or it is not
-    /// of this build's scope.
+    /// Publishes what a build learnt. Returns in words what becomes of it when somebody else was first, or why it is not
+    /// kept.
     pub(super) fn publish_cache(
         &mut self,
         job: &Job,
@@ -52,17 +55,14 @@ impl State {
         if scope != update.scope {
             return Some("the timing cache is not kept: it is not of this device and toolchain".into());
         }
+        let agent = job.attempts.last().map(|attempt| attempt.agent_name.clone()).unwrap_or_default();
         let newest = self.caches.get(&scope);
         if newest.and_then(|newest| newest.cache).map(|cache| cache.digest) != update.previous {
-            return Some(match newest {
-                Some(CacheRecord { job, cache: Some(_), .. }) => {
-                    format!(
-                        "the timing cache of job {job}, published meanwhile for this kind of device, is kept instead"
-                    )
-                }
-                _ => "the timing cache it grew from was dropped meanwhile; the result is not kept".into(),
-            });
+            let beside = CacheBeside { cache: update.cache, job: job.id.clone(), agent };
+            return self.keep_beside(scope, beside, effects);
         }
+        let mut beside = newest.map(|newest| newest.beside.clone()).unwrap_or_default();
+        beside.retain(|beside| !update.beside.contains(&beside.cache.digest) && beside.cache != update.cache);
         let record = CacheRecord {
             scope,
             generation: newest.map_or(0, |newest| newest.generation) + 1,
@@ -73,19 +73,39 @@ impl State {
             toolchain,
             job: job.id.clone(),
             attempt: job.attempt(),
-            agent: job.attempts.last().map(|attempt| attempt.agent_name.clone()).unwrap_or_default(),
+            agent,
             device: device.device.clone(),
             published_ms: now.wall_ms,
+            beside,
         };
         effects.changes.push(Change::Cache(Box::new(record.clone())));
         self.caches.insert(scope, record);
         None
     }
 
+    /// Keeps what a build learnt that did not begin with the newest. Returns why not, or what is to become of it.
+    fn keep_beside(&mut self, scope: Digest, beside: CacheBeside, effects: &mut Effects) -> Option<String> {
+        let newest = self.caches.get_mut(&scope).and_then(|record| record.cache.map(|cache| (record, cache)));
+        let Some((record, cache)) = newest else {
+            return Some("the timing cache it grew from was dropped meanwhile; the result is not kept".into());
+        };
+        if cache == beside.cache || record.beside.iter().any(|known| known.cache == beside.cache) {
+            return None;
+        }
+        let told = format!("job {} published a timing cache for this kind of device meanwhile", record.job);
+        if record.beside.len() >= BESIDE_MAX {
+            return Some(format!("{told}, and {BESIDE_MAX} wait to be joined with it: this build's is not kept"));
+        }
+        record.beside.push(beside);
+        effects.changes.push(Change::Cache(Box::new(record.clone())));
+        Some(format!("{told}: the next build joins this one's with it"))
+    }
+
     /// Forgets the cache of a scope, and keeps the fact: copies that agents still have count for nothing.
     pub(super) fn drop_cache(&mut self, scope: Digest, now: Now, effects: &mut Effects) {
         let Some(record) = self.caches.get_mut(&scope).filter(|record| record.cache.is_some()) else { return };
         record.previous = record.cache.take().map(|cache| cache.digest);
+        record.beside.clear();
         record.generation += 1;
         record.published_ms = now.wall_ms;
         effects.changes.push(Change::Cache(Box::new(record.clone())));

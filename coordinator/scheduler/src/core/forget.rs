@@ -4,7 +4,7 @@ use super::{
     blob_refs::{BlobHolder, Held, Hold, Tenure},
     effects::Effects,
     flight::Flight,
-    model::{Change, Job},
+    model::{CacheRecord, Change, Job},
     state::{Now, State},
 };
 use planforge_types::{Digest, EngineKey};
@@ -89,7 +89,7 @@ impl State {
 
     /// Blobs that are needed although no job and no engine names them: timing caches.
     pub fn named_beside_jobs(&self) -> BTreeSet<Digest> {
-        let caches = self.caches.values().flat_map(|cache| [cache.cache.map(|cache| cache.digest), cache.previous]);
-        caches.flatten().chain(self.config.plugins.iter().copied()).collect()
+        let caches = self.caches.values().flat_map(CacheRecord::blobs);
+        caches.chain(self.config.plugins.iter().copied()).collect()
     }
 }

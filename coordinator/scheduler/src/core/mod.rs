@@ -95,9 +95,9 @@ pub use foresee::{Foreseen, Foresight};
 pub use forget::Forget;
 pub use known::{Lookup, Stored};
 pub use model::{
-    Agent, ArtifactRef, Attempt, CacheRecord, CacheRef, Canary, Change, Covered, Device, Engine, EngineRef, Event,
-    Failure, Job, JobId, JobKind, JobState, JoinedBy, Made, Model, ModelFile, Outcome, PlanRef, PluginRecord,
-    PreparationRecord, Refusal, Report, RequestRecord, TokenRecord, Told, Want,
+    Agent, ArtifactRef, Attempt, CacheBeside, CacheRecord, CacheRef, Canary, Change, Covered, Device, Engine,
+    EngineRef, Event, Failure, Job, JobId, JobKind, JobState, JoinedBy, Made, Model, ModelFile, Outcome, PlanRef,
+    PluginRecord, PreparationRecord, Refusal, Report, RequestRecord, TokenRecord, Told, Want,
 };
 pub use pauses::{PauseId, PauseRecord, PausedKind, Window};
 pub use pins::{PinId, PinRecord};

@@ -682,6 +682,18 @@ pub struct CacheRecord {
     pub agent: String,
     pub device: String,
     pub published_ms: u64,
+    /// What builds learnt that began with an earlier one than this: the scope's next build adds them. The oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<CacheBeside>,
+}
+
+impl CacheRecord {
+    /// Blobs that its scope's builds may ask for: the newest, the one before it, which may still be on its way, and those
+    /// beside.
+    pub fn blobs(&self) -> impl Iterator<Item = Digest> {
+        let beside = self.beside.iter().map(|beside| beside.cache.digest);
+        self.cache.iter().map(|cache| cache.digest).chain(self.previous).chain(beside)
+    }
 }
 
 /// A cache in the blob store.
@@ -689,6 +701,15 @@ pub struct CacheRecord {
 pub struct CacheRef {
     pub digest: Digest,
     pub size_bytes: u64,
+}
+
+/// A cache that was not the first to be published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheBeside {
+    pub cache: CacheRef,
+    pub job: JobId,
+    /// Name of the agent's host, for people.
+    pub agent: String,
 }
 
 /// A plugin library that an administrator allowed: native code, run by workers.

@@ -225,6 +225,8 @@ pub struct CacheUpdate {
     pub cache: CacheRef,
     /// The newest one when the build was assigned.
     pub previous: Option<Digest>,
+    /// Of those beside that: what it holds now, or what cannot be joined.
+    pub beside: BTreeSet<Digest>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

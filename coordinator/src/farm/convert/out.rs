@@ -1,9 +1,9 @@
 //! From the core's records to the contract's messages.
 
 use crate::core::{
-    AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, DeclarationRecord, DeviceView, Engine, Eta, Event,
-    Failure, Foreseen, Job, JobKind, JobState, LeaseRef, Model, PinRecord, PluginRecord, Report, TokenRecord, Tried,
-    Want,
+    AgentView, ArtifactRef, Attempt, AuditLine, CacheBeside, CacheRecord, DeclarationRecord, DeviceView, Engine, Eta,
+    Event, Failure, Foreseen, Job, JobKind, JobState, LeaseRef, Model, PinRecord, PluginRecord, Report, TokenRecord,
+    Tried, Want,
 };
 use planforge_proto::{ApiError, v1};
 use planforge_types::{
@@ -339,6 +339,16 @@ pub(in crate::farm) fn cache_out(record: &CacheRecord) -> v1::TuningCache {
         device: record.device.clone(),
         published_ms: record.published_ms,
         generation: record.generation,
+        beside: record.beside.iter().map(beside_out).collect(),
+    }
+}
+
+fn beside_out(beside: &CacheBeside) -> v1::CacheBeside {
+    v1::CacheBeside {
+        digest: beside.cache.digest.to_string(),
+        size_bytes: beside.cache.size_bytes,
+        job: beside.job.as_str().into(),
+        agent: beside.agent.clone(),
     }
 }
 
