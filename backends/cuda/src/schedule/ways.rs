@@ -15,7 +15,7 @@ const WAITS_US: [f64; 4] = [0.5, WAIT_US, 3.0, 6.0];
 const DRAWS: usize = 20;
 /// Moves that are looked at from a way, and those of them that are tried: the ones that should be quickest.
 const MOVES_SEEN: usize = 2000;
-const MOVES: usize = 64;
+const MOVES: usize = 128;
 /// Steps that are moved together: so many that follow each other on their stream.
 const RUNS: [usize; 7] = [1, 1, 2, 3, 4, 6, 10];
 /// What a step costs that follows one of another stream, for its kernel does not begin early.
