@@ -1,4 +1,4 @@
-//! What candidates take to compile, done before any is timed, on all of the host's cores.
+//! What candidates take to compile, done on the host's cores while those that are compiled are timed.
 
 use super::{Effort, Learned, Times, recalled, rounds, target_of};
 use crate::{
@@ -7,31 +7,33 @@ use crate::{
         gemm,
     },
     program::{Program, Work},
-    runtime::{self, Device, End, RuntimeError, nvrtc_source},
+    runtime::{self, Device, End, nvrtc_source},
     signature::signature,
     source::{Source, source_digest},
 };
 use planforge_kernels_cuda::{
     compilers::Compilers,
+    device::Gpu,
     dnn::{self, Engine, Pattern},
-    nvrtc,
+    nvrtc::{self, CubinCache},
 };
 use planforge_types::Digest;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     num::NonZero,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Most threads; a compiler takes some 100 MiB.
 const MAX_THREADS: usize = 32;
 
+/// A host of so many cores leaves one to who times candidates.
+const CORES_TO_SPARE: usize = 4;
+
 /// One thing to compile.
+#[derive(Debug)]
 enum Job {
     Kernel(Source),
     /// A plan of a cuDNN engine that compiles, under its key.
@@ -44,43 +46,222 @@ enum Job {
 }
 
 /// What became of one.
-enum Done {
+#[derive(Debug)]
+enum Compiled {
     Kernel { source: Digest, code: Vec<u8> },
     Plan { key: String, text: String },
 }
 
-/// Compiles what the steps of `program` whose times are not known may be computed by, those that are searched `later` or
-/// the others, and what it needs in any case. What does not compile is left out and told again when it is tried.
-pub(super) fn compile(
-    device: &Device,
-    program: &mut Program,
-    known: &Times,
-    effort: Effort,
-    learned: &Learned,
-    later: bool,
-) -> Result<(), RuntimeError> {
-    let wanted = |signature: &str| learned.is_later(signature) == later;
-    let tiles = |program: &Program, work: &Work| learned.tiles(program, work);
-    let (sources, works) = sources_of(target_of(device), program, known, &wanted, &tiles);
-    let plans = works.iter().flat_map(|work| {
-        let effort = learned.effort(effort, program, work);
-        plans_of(device, program, work, effort)
-    });
-    // The slowest first, so that no thread is left with one at the end.
-    let kernels = sources.into_iter().filter(|source| !device.has_code(source)).map(Job::Kernel);
-    let jobs: Vec<Job> = plans.chain(kernels).collect();
-    let plans = jobs.iter().filter(|job| matches!(job, Job::Plan { .. })).count();
-    let began = Instant::now();
-    let done = run(device, &jobs);
-    let (steps, kernels, seconds) = (works.len(), jobs.len() - plans, began.elapsed().as_secs_f32());
-    tracing::info!(steps, kernels, plans, seconds, "candidates are compiled");
-    for done in done {
-        match done {
-            Done::Kernel { source, code } => device.add_code(source, code),
-            Done::Plan { key, text } => device.add_library_plans([(key, text)]),
+/// What the steps of a program may be computed by, compiled by threads of `scope` while the first of them are timed.
+#[derive(Debug)]
+pub(super) struct Ahead<'a> {
+    device: &'a Device,
+    queue: Arc<Queue>,
+    /// By signature of a step: what it waits for.
+    needs: BTreeMap<String, Vec<usize>>,
+    steps: usize,
+    plans: usize,
+    kernels: usize,
+    began: Instant,
+    /// Time that a step waited.
+    waited: Duration,
+}
+
+impl<'a> Ahead<'a> {
+    /// Begins with the steps of `program` whose times are not known, those that are searched `later` or the others, and with
+    /// what it needs in any case. What does not compile is left out and told again when it is tried.
+    pub fn begin<'scope>(
+        scope: &'scope thread::Scope<'scope, 'a>,
+        device: &'a Device,
+        program: &mut Program,
+        known: &Times,
+        effort: Effort,
+        learned: &Learned,
+        later: bool,
+    ) -> Self {
+        let mut ahead = Self {
+            device,
+            queue: Arc::default(),
+            needs: BTreeMap::new(),
+            steps: 0,
+            plans: 0,
+            kernels: 0,
+            began: Instant::now(),
+            waited: Duration::ZERO,
+        };
+        let wanted = |signature: &str| learned.is_later(signature) == later;
+        let tiles = |program: &Program, work: &Work| learned.tiles(program, work);
+        let found = sources_of(target_of(device), program, known, &wanted, &tiles);
+        // The slowest first, so that no thread is left with one at the end.
+        let compilers = Arc::new(Compilers::here());
+        let mut threads = 0;
+        for (signature, work, _) in &found.works {
+            for job in plans_of(device, program, work, learned.effort(effort, program, work)) {
+                ahead.plans += 1;
+                ahead.add(scope, &compilers, &mut threads, job, &[signature]);
+            }
+        }
+        let mut of_source: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
+        for (signature, _, texts) in &found.works {
+            texts.iter().for_each(|text| of_source.entry(text).or_default().push(signature));
+        }
+        for source in &found.sources {
+            if device.has_code(source) {
+                continue;
+            }
+            ahead.kernels += 1;
+            let of = of_source.get(source.text.as_str()).map(Vec::as_slice).unwrap_or_default();
+            ahead.add(scope, &compilers, &mut threads, Job::Kernel(source.clone()), of);
+        }
+        ahead.steps = found.works.len();
+        ahead.queue.change(|state| state.closed = true);
+        ahead
+    }
+
+    /// One more thing to compile, which such steps wait for, and a thread for it where there may be one more.
+    fn add<'scope>(
+        &mut self,
+        scope: &'scope thread::Scope<'scope, 'a>,
+        compilers: &Arc<Compilers>,
+        threads: &mut usize,
+        job: Job,
+        of: &[&String],
+    ) {
+        let number = self.plans + self.kernels - 1;
+        self.queue.change(|state| {
+            state.waiting.push_back((number, job));
+            state.done.push(false);
+        });
+        for signature in of {
+            self.needs.entry((*signature).clone()).or_default().push(number);
+        }
+        if *threads < threads_of(thread::available_parallelism().map_or(1, NonZero::get)) {
+            *threads += 1;
+            let (gpu, cubins) = (&self.device.gpu, self.device.cubin_cache());
+            let (queue, compilers) = (self.queue.clone(), compilers.clone());
+            scope.spawn(move || work_off(&queue, gpu, cubins, &compilers));
         }
     }
-    Ok(())
+
+    /// Returns when what a step of this signature may be computed by is compiled.
+    pub fn wait_for(&mut self, signature: &str) {
+        let needs = self.needs.remove(signature).unwrap_or_default();
+        self.wait_until(|state| needs.iter().all(|number| state.done[*number]));
+    }
+
+    /// Returns when all is.
+    pub fn finish(mut self) {
+        self.wait_until(|state| state.done.iter().all(|done| *done));
+        let (seconds, waited_s) = (self.began.elapsed().as_secs_f32(), self.waited.as_secs_f32());
+        let (steps, kernels, plans) = (self.steps, self.kernels, self.plans);
+        tracing::info!(steps, kernels, plans, seconds, waited_s, "candidates are compiled");
+    }
+
+    fn wait_until(&mut self, is_done: impl Fn(&State) -> bool) {
+        let began = Instant::now();
+        let mut state = self.queue.lock();
+        while !is_done(&state) {
+            state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let results = std::mem::take(&mut state.results);
+        drop(state);
+        self.waited += began.elapsed();
+        for result in results {
+            match result {
+                Compiled::Kernel { source, code } => self.device.add_code(source, code),
+                Compiled::Plan { key, text } => self.device.add_library_plans([(key, text)]),
+            }
+        }
+    }
+}
+
+/// Whoever does not wait for the end wants nothing of what was not begun.
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        self.queue.change(|state| {
+            state.waiting.clear();
+            state.closed = true;
+        });
+    }
+}
+
+/// Threads that compile on a host of so many cores: of many one is left to who times meanwhile.
+fn threads_of(cores: usize) -> usize {
+    let left = usize::from(cores >= CORES_TO_SPARE);
+    (cores - left).min(MAX_THREADS)
+}
+
+/// What is to be compiled, and what became of it.
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<(usize, Job)>,
+    /// By number.
+    done: Vec<bool>,
+    /// What nobody has taken yet.
+    results: Vec<Compiled>,
+    /// No more will come.
+    closed: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    /// The next one, which may have to be waited for; `None` when no more will come.
+    fn next(&self) -> Option<(usize, Job)> {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.waiting.pop_front() {
+                return Some(job);
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Compiles one after the other.
+fn work_off(queue: &Queue, gpu: &Gpu, cubins: &CubinCache, compilers: &Compilers) {
+    // Each thread has a library handle of its own: one must not be used by two at a time.
+    let mut handle = None;
+    while let Some((number, job)) = queue.next() {
+        let result = match job {
+            Job::Kernel(source) => {
+                let compile = |source: nvrtc::Source<'_>, arch| compilers.compile(source, arch);
+                let code = cubins.compile_by(nvrtc_source(&source), gpu.properties().arch, compile);
+                code.map(|code| Compiled::Kernel { source: source_digest(&source), code })
+                    .map_err(|error| error.to_string())
+            }
+            Job::Plan { key, work, engine, knobs } => {
+                if handle.is_none() {
+                    handle = gpu.use_here().ok().and_then(|()| dnn::Handle::new().ok());
+                }
+                let handle = handle.as_ref().ok_or_else(|| "a thread has no library".to_owned());
+                let text =
+                    handle.and_then(|it| plan_text(it, &work, engine, &knobs).map_err(|error| error.to_string()));
+                text.map(|text| Compiled::Plan { key, text })
+            }
+        };
+        let result = result.inspect_err(|error| tracing::debug!(error, "a candidate does not compile")).ok();
+        queue.change(|state| {
+            state.done[number] = true;
+            state.results.extend(result);
+        });
+    }
 }
 
 /// Sources of our own kernels that the steps of `program` whose times are not known may be computed by on such a device,
@@ -92,7 +273,15 @@ pub fn own_sources(
     effort: Effort,
 ) -> (Vec<Source>, Vec<Work>) {
     let tiles = |program: &Program, work: &Work| tiles_of(target, program, work, effort.tiles);
-    sources_of(target, program, known, &|_| true, &tiles)
+    let found = sources_of(target, program, known, &|_| true, &tiles);
+    (found.sources, found.works.into_iter().map(|(_, work, _)| work).collect())
+}
+
+/// What is to be compiled of our own, in the order of the steps.
+struct Found {
+    sources: Vec<Source>,
+    /// What is to be found out, each once: signature, work, and texts of its sources.
+    works: Vec<(String, Work, Vec<String>)>,
 }
 
 /// The same of the steps whose signature is `wanted`, products with such tiles.
@@ -102,15 +291,19 @@ fn sources_of(
     known: &Times,
     wanted: &dyn Fn(&str) -> bool,
     tiles: &dyn Fn(&Program, &Work) -> Vec<gemm::Tile>,
-) -> (Vec<Source>, Vec<Work>) {
-    let mut sources: BTreeMap<String, Source> = BTreeMap::new();
+) -> Found {
+    let (mut sources, mut texts_seen) = (Vec::new(), BTreeSet::new());
+    let mut add = |source: Source| {
+        if texts_seen.insert(source.text.clone()) {
+            sources.push(source);
+        }
+    };
     let mut works = Vec::new();
     let mut seen = BTreeSet::new();
     for index in 0..program.steps.len() {
         let work = program.steps[index].work.clone();
         if let Work::Kernel(kernel) = &work {
-            let source = &program.sources[kernel.source];
-            sources.insert(source.text.clone(), source.clone());
+            add(program.sources[kernel.source].clone());
             continue;
         }
         let signature = signature(program, &work);
@@ -122,12 +315,14 @@ fn sources_of(
         }
         let behind = (runtime::end(program, &work) == End::Kernel).then(|| after(&work)).flatten();
         let own = kernels_of(target, program, &work, &tiles(program, &work));
+        let mut texts = Vec::new();
         for generated in own.into_iter().chain(behind) {
-            sources.insert(generated.source.text.clone(), generated.source);
+            texts.push(generated.source.text.clone());
+            add(generated.source);
         }
-        works.push(work);
+        works.push((signature, work, texts));
     }
-    (sources.into_values().collect(), works)
+    Found { sources, works }
 }
 
 /// Engines of a step that compile, as far as the effort goes.
@@ -164,46 +359,39 @@ pub fn compiled_engines(
     wanted.take(effort.compiled)
 }
 
-fn run(device: &Device, jobs: &[Job]) -> Vec<Done> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS).min(jobs.len());
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let (gpu, cubins, compilers) = (&device.gpu, device.cubin_cache(), Compilers::here());
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                // Each thread has a library handle of its own: one must not be used by two at a time.
-                let mut handle = None;
-                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let result = match job {
-                        Job::Kernel(source) => {
-                            let compile = |source: nvrtc::Source<'_>, arch| compilers.compile(source, arch);
-                            let code = cubins.compile_by(nvrtc_source(source), gpu.properties().arch, compile);
-                            code.map(|code| Done::Kernel { source: source_digest(source), code })
-                                .map_err(|error| error.to_string())
-                        }
-                        Job::Plan { key, work, engine, knobs } => {
-                            if handle.is_none() {
-                                handle = gpu.use_here().ok().and_then(|()| dnn::Handle::new().ok());
-                            }
-                            let Some(handle) = &handle else { continue };
-                            plan_text(handle, work, *engine, knobs)
-                                .map(|text| Done::Plan { key: key.clone(), text })
-                                .map_err(|e| e.to_string())
-                        }
-                    };
-                    match result {
-                        Ok(one) => done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(one),
-                        Err(error) => tracing::debug!(error, "a candidate does not compile"),
-                    }
-                }
-            });
-        }
-    });
-    done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 fn plan_text(handle: &dnn::Handle, work: &Work, engine: i64, knobs: &[(u32, i64)]) -> Result<String, dnn::DnnError> {
     let unsupported = || dnn::DnnError::Unsupported { what: "compute a step", reason: "it has no pattern".into() };
     let pattern = runtime::pattern(handle, work).ok_or_else(unsupported)??;
     pattern.plan_text(&pattern.engine(engine, knobs)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Job {
+        Job::Kernel(Source { name: String::new(), text: String::new() })
+    }
+
+    #[test]
+    fn what_is_added_meanwhile_is_taken_once_and_who_compiles_ends_when_no_more_comes() {
+        let queue = Queue::default();
+        let mut taken = thread::scope(|scope| {
+            let take = || std::iter::from_fn(|| queue.next()).map(|(number, _)| number).collect::<Vec<_>>();
+            let threads = [scope.spawn(take), scope.spawn(take)];
+            for number in 0..100 {
+                queue.change(|state| state.waiting.push_back((number, job())));
+            }
+            queue.change(|state| state.closed = true);
+            threads.map(|thread| thread.join().expect("it ends")).concat()
+        });
+        taken.sort_unstable();
+        assert_eq!(taken, (0..100).collect::<Vec<_>>());
+        assert!(queue.next().is_none());
+    }
+
+    #[test]
+    fn a_host_of_many_cores_leaves_one_to_who_times() {
+        assert_eq!([1, 2, 4, 16, 200].map(threads_of), [1, 2, 3, 15, MAX_THREADS]);
+    }
 }

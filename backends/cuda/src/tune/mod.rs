@@ -21,7 +21,7 @@ use crate::{
     runtime::{self, Constants, Device, End, Kernels, Memory, RuntimeError, bind, prepare, time_us},
     signature::signature,
     source::Source,
-    tune::{agree::Trial, learned::Learned},
+    tune::{agree::Trial, ahead::Ahead, learned::Learned},
     view::View,
 };
 use planforge_kernels_cuda::{
@@ -29,7 +29,7 @@ use planforge_kernels_cuda::{
     dnn::Engine,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, thread, time::Instant};
 
 pub use ahead::{compiled_engines, own_sources};
 pub use forms::{ReadyProgram, forms, quickest};
@@ -108,47 +108,48 @@ pub fn tune(
     let count = program.steps.len();
     let is_known = |signature: &str| known.get(signature).is_some_and(|timed| is_complete(timed));
     let mut learned = Learned::of(target_of(device), program, effort, is_known);
-    let (mut seconds, mut number) = ([0.0_f32; 2], 0);
+    let mut number = 0;
     for later in [false, true] {
-        let began = Instant::now();
-        ahead::compile(device, program, known, effort, &learned, later)?;
-        seconds[0] += began.elapsed().as_secs_f32();
-        let began = Instant::now();
-        for index in 0..count {
-            let step = program.steps[index].clone();
-            let signature = signature(program, &step.work);
-            if matches!(step.work, Work::Kernel(_)) || learned.is_later(&signature) != later {
-                continue;
+        thread::scope(|scope| {
+            let mut ahead = Ahead::begin(scope, device, program, known, effort, &learned, later);
+            for index in 0..count {
+                let step = program.steps[index].clone();
+                let signature = signature(program, &step.work);
+                if matches!(step.work, Work::Kernel(_)) || learned.is_later(&signature) != later {
+                    continue;
+                }
+                if !go_on(number, count, &step.name) {
+                    return Err(RuntimeError::Cancelled);
+                }
+                number += 1;
+                if recall(program, index, known, &mut tuned) {
+                    continue;
+                }
+                ahead.wait_for(&signature);
+                if tuned.timed == 0 {
+                    memory.fill_with_noise()?;
+                }
+                let tiles = learned.tiles(program, &step.work);
+                let least = learned.effort(effort, program, &step.work);
+                let mut found = time_candidates(device, program, &step, &memory, least, &tiles, &mut kernels)?;
+                if found.timed.is_empty() && later {
+                    // What did best on its like does not run here: then everything is tried.
+                    let tiles = tiles_of(target_of(device), program, &step.work, effort.tiles);
+                    found = time_candidates(device, program, &step, &memory, effort, &tiles, &mut kernels)?;
+                }
+                let Found { timed, by_tile, library_us, compiled_us } = found;
+                learned.note(program, &step.work, by_tile, library_us, compiled_us);
+                known.insert(signature, timed.clone());
+                tuned.timed += 1;
+                let best = timed.first().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
+                program.steps[index].tactic = Some(best.tactic.clone());
+                tuned.tried.insert(step.name, timed);
             }
-            if !go_on(number, count, &step.name) {
-                return Err(RuntimeError::Cancelled);
-            }
-            number += 1;
-            if recall(program, index, known, &mut tuned) {
-                continue;
-            }
-            if tuned.timed == 0 {
-                memory.fill_with_noise()?;
-            }
-            let tiles = learned.tiles(program, &step.work);
-            let least = learned.effort(effort, program, &step.work);
-            let mut found = time_candidates(device, program, &step, &memory, least, &tiles, &mut kernels)?;
-            if found.timed.is_empty() && later {
-                // What did best on its like does not run here: then everything is tried.
-                let tiles = tiles_of(target_of(device), program, &step.work, effort.tiles);
-                found = time_candidates(device, program, &step, &memory, effort, &tiles, &mut kernels)?;
-            }
-            let Found { timed, by_tile, library_us, compiled_us } = found;
-            learned.note(program, &step.work, by_tile, library_us, compiled_us);
-            known.insert(signature, timed.clone());
-            tuned.timed += 1;
-            let best = timed.first().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
-            program.steps[index].tactic = Some(best.tactic.clone());
-            tuned.tried.insert(step.name, timed);
-        }
-        seconds[1] += began.elapsed().as_secs_f32();
+            ahead.finish();
+            Ok(())
+        })?;
     }
-    tracing::info!(steps = tuned.timed, compiling_s = seconds[0], timing_s = seconds[1], "candidates are timed");
+    tracing::info!(steps = tuned.timed, seconds = since.elapsed().as_secs_f32(), "candidates are timed");
     if tuned.timed > 0 && effort.compares {
         refine::refine(device, program, &memory, &mut tuned, known, &mut kernels, since)?;
     }
