@@ -3,7 +3,8 @@
 #
 # Builds every model so many times, each time in an empty folder, in turns, and measures each plan in the job that built
 # it. A line for each build is in OUT/builds.txt (model, number, median in us, seconds of the build), what the search said
-# of its stages in OUT/stages.txt. Run again it goes on where it ended.
+# of its stages in OUT/stages.txt. Run again it goes on where it ended. With KEEP_CACHES the tactics that each build knew
+# are kept in OUT too.
 set -u
 planforge=$(realpath "$1"); mkdir -p "$2"; out=$(realpath "$2"); builds=$3; shift 3
 models=${*:-mobilenet-v3-large efficientnet-b0 resnet50 bert-base vit-b-16 yolo-s}
@@ -27,6 +28,7 @@ for number in $(seq "$builds"); do
         echo "$name $number $us $seconds" | tee -a "$out/builds.txt"
         job=$("$planforge" jobs | grep -oE '^[0-9a-z]{12}' | head -1)
         { echo "## $name $number"; "$planforge" logs "$job" | grep -aE 'candidates are|kernels without|spread over'; } >>"$out/stages.txt"
+        [ -z "${KEEP_CACHES:-}" ] || find "$PLANFORGE_DATA" -name '*.cache' -exec gzip -c {} + >"$out/$name-$number.cache.gz"
         rm -rf "$PLANFORGE_DATA"
     done
 done

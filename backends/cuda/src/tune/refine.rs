@@ -8,12 +8,13 @@
 //! What candidates add to the whole is more than a sum where kernels of several steps share multiprocessors. So each
 //! candidate is tried by itself in place of what was found, as long as that gains: of programs with many kinds of steps
 //! those first that the experiment left undecided, and the others as far as time allows; of those with few, which decoders
-//! are, all, from several beginnings. Of programs with many kinds then those candidates follow that there was no time to
-//! experiment with, and two steps that follow each other get others at once.
+//! are, all, from several beginnings. Then two steps that follow each other get others at once, and those candidates follow
+//! that there was no time to experiment with. Where nothing of that gains and time is left, some are exchanged by chance,
+//! and it is climbed again from there.
 
 use super::{
     Timed, Tuned,
-    climb::{Exchange, FEW, MANY, Reached, climb},
+    climb::{Exchange, FEW, Look, MANY, Reached, climb, leap},
     screen::Screen,
 };
 use crate::{
@@ -31,6 +32,8 @@ use std::{
 /// Candidates of a step that are compared, the best included; and where time allows all that is to be found out of them.
 const FINALISTS: usize = 5;
 const MANY_FINALISTS: usize = 10;
+/// Those that may be exchanged beside them.
+const MOST_CANDIDATES: usize = 16;
 /// Of two steps that follow each other so many candidates each are tried together.
 const PAIRED: usize = 3;
 /// How much slower by itself a finalist may be.
@@ -40,22 +43,22 @@ const FINALISTS_OF_ROWS: usize = 10;
 const SLACK_OF_ROWS: f64 = 2.0;
 /// A step whose share of the whole is less is not worth a comparison.
 const LEAST_SHARE: f64 = 0.001;
-/// All of it ends about after this time.
-const LONGEST: Duration = Duration::from_millis(6500);
-/// Launches of a graph whose steps were drawn, and of those that are compared at the end.
+/// The experiment ends about after this time.
+const LONGEST: Duration = Duration::from_millis(4000);
+/// Launches of a graph whose steps were drawn or that is looked at roughly, and of those that are compared with care.
 const LAUNCHES: usize = 5;
 const LAUNCHES_AT_LAST: usize = 25;
 /// Graphs are timed in rounds of so many, after each of which candidates are given up.
 const ROUND: usize = 60;
 /// Where every candidate is tried by itself in less than this time, that is done, from several beginnings, for about so long.
 const LONGEST_SWEEP: Duration = Duration::from_millis(600);
-const LONGEST_CLIMB: Duration = Duration::from_millis(3500);
+const LONGEST_CLIMB: Duration = Duration::from_millis(4500);
 /// Beginnings beside what was found: choices that were quickest by chance.
 const BEGINNINGS: usize = 3;
 /// Where it takes longer, candidates are exchanged for about so long from what was found; less where the whole search took
-/// longer than most of what a cold build may take, but never less than those that are left undecided take.
-const CLIMB_OF_MANY: RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_millis(6000);
-const LONGEST_SEARCH: Duration = Duration::from_secs(23);
+/// longer than most of what a cold build may take, but never less than going through them once takes.
+const CLIMB_OF_MANY: RangeInclusive<Duration> = Duration::from_millis(1500)..=Duration::from_millis(6000);
+const LONGEST_SEARCH: Duration = Duration::from_millis(23_500);
 /// Graphs for each thing that is to be found out: with fewer nothing is, with more nothing is worth it.
 const GRAPHS_EACH: Range<usize> = 2..24;
 
@@ -176,39 +179,44 @@ fn climbed(
     let further = further(groups);
     let exchanges = all.len() - groups.len();
     let mut tried = 0;
-    let mut ms_of = |choice: &[usize]| {
+    let mut look = |choice: &[usize], look: Look| {
         tried += 1;
-        graph.ms_of(groups, choice, LAUNCHES_AT_LAST).map(|ms| ms.unwrap_or(f64::INFINITY))
+        let launches = if look == Look::Rough { LAUNCHES } else { LAUNCHES_AT_LAST };
+        graph.ms_of(groups, choice, launches).map(|ms| ms.unwrap_or(f64::INFINITY))
     };
-    let found_ms = ms_of(&found)?;
+    let found_ms = look(&found, Look::Careful)?;
     let mut best = Reached { choice: found.clone(), ms: found_ms };
-    if began.elapsed() * exchanges as u32 <= LONGEST_SWEEP {
-        let go_on = || began.elapsed() < LONGEST_CLIMB;
+    let few = began.elapsed() * exchanges as u32 <= LONGEST_SWEEP;
+    let left = LONGEST_SEARCH.saturating_sub(since.elapsed());
+    let (rule, longest) = match few {
+        true => (FEW, LONGEST_CLIMB),
+        false => (MANY, left.clamp(*CLIMB_OF_MANY.start(), *CLIMB_OF_MANY.end())),
+    };
+    let go_on = || began.elapsed() < longest;
+    if few {
         for begin in [found].into_iter().chain(screen.quickest(BEGINNINGS)).take_while(|_| go_on()) {
-            let reached = climb(begin, &all, FEW, &mut ms_of, &go_on)?;
-            if reached.ms < best.ms * FEW.proof.gain {
+            let reached = climb(begin, &all, rule, &mut look, &go_on)?;
+            if reached.ms < best.ms * rule.proof.gain {
                 best = reached;
             }
         }
-    } else {
-        let left = LONGEST_SEARCH.saturating_sub(since.elapsed());
-        let longest = left.clamp(*CLIMB_OF_MANY.start(), *CLIMB_OF_MANY.end());
-        let go_on = || began.elapsed() < longest;
-        let one = |exchanges: Vec<(usize, usize)>| exchanges.into_iter().map(|one| vec![one]).collect();
-        let [open, others] = screen.exchanges();
-        let pairs = pairs(follows, &[&open[..], &others].concat());
-        let kinds: [Vec<Exchange>; 4] = [one(open), one(others), further, pairs];
-        let mut gains = true;
-        while gains && go_on() {
-            let before = best.choice.clone();
-            for exchanges in &kinds {
-                best = climb(best.choice, exchanges, MANY, &mut ms_of, &go_on)?;
-            }
-            gains = best.choice != before;
-        }
     }
+    let one = |exchanges: Vec<(usize, usize)>| exchanges.into_iter().map(|one| vec![one]).collect();
+    let [open, others] = screen.exchanges();
+    let pairs = pairs(follows, &[&open[..], &others].concat());
+    let kinds: [Vec<Exchange>; 4] = [one(open), one(others), pairs, further];
+    let mut gains = true;
+    while gains && go_on() {
+        let before = best.choice.clone();
+        for exchanges in &kinds {
+            best = climb(best.choice, exchanges, rule, &mut look, &go_on)?;
+        }
+        gains = best.choice != before;
+    }
+    let climbed_ms = best.ms;
+    best = leap(best, &kinds[..2].concat(), rule, &mut look, &go_on)?;
     let seconds = began.elapsed().as_secs_f32();
-    tracing::info!(tried, exchanges, found_ms, best_ms = best.ms, seconds, "candidates are exchanged one by one");
+    tracing::info!(tried, exchanges, found_ms, climbed_ms, best_ms = best.ms, seconds, "candidates are exchanged");
     Ok(best.choice)
 }
 
@@ -270,7 +278,7 @@ fn groups(program: &Program, tuned: &Tuned, whole_ms: f64, graphs: usize) -> Vec
             candidates: tried
                 .iter()
                 .filter(|timed| timed.us <= tried[0].us * slack)
-                .take(MANY_FINALISTS)
+                .take(MOST_CANDIDATES)
                 .cloned()
                 .collect(),
             compared: 0,
