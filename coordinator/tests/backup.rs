@@ -10,11 +10,13 @@ use planforge_backup::{BackupError, How, backup, check, restore};
 use planforge_coordinator::{
     auth::Actor,
     blobs::Blobs,
+    core::{CacheBeside, CacheRecord, CacheRef, Change},
     farm::Farm,
     server::{Coordinator, CoordinatorConfig},
+    store::{SqliteStore, Store as _},
 };
 use planforge_proto::v1::{self, agent_message::Kind as Say, coordinator_message::Kind};
-use planforge_types::Digest;
+use planforge_types::{Digest, Toolchain};
 use served::Served;
 use std::{
     collections::BTreeMap,
@@ -180,6 +182,54 @@ async fn a_backup_that_is_not_whole_makes_no_farm() {
         }
     }
     restore(&to, &served.folder.path().join("whole")).await.unwrap();
+}
+
+/// The newest of a scope, the one before it, and what waits to be joined with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn timing_caches_are_in_a_backup_and_those_beside_the_newest_may_be_lacking() {
+    let served = Served::start().await;
+    let data = served.folder.path().join("data");
+    let Blobs::Folder(blobs) = served.coordinator.blobs().clone() else { panic!("blobs lie in a folder") };
+    let mut caches = Vec::new();
+    for content in ["newest", "before", "beside"] {
+        caches.push(blobs.store(content.into()).await.unwrap());
+    }
+    served.coordinator.shutdown().await;
+    let record = CacheRecord {
+        scope: Digest::of(b"scope"),
+        sku: SKU.parse().unwrap(),
+        device_name: "device".into(),
+        toolchain: Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() },
+        generation: 2,
+        cache: Some(CacheRef { digest: caches[0], size_bytes: 6 }),
+        previous: Some(caches[1]),
+        job: "aa1".into(),
+        attempt: 1,
+        agent: "host".into(),
+        device: "gpu0".into(),
+        published_ms: 1,
+        beside: vec![CacheBeside {
+            cache: CacheRef { digest: caches[2], size_bytes: 6 },
+            job: "aa2".into(),
+            agent: "other".into(),
+        }],
+    };
+    let store = SqliteStore::open(&data.join("farm.db")).await.unwrap();
+    let epoch = store.acquire("test", 1).await.unwrap();
+    store.commit(epoch, vec![Change::Cache(Box::new(record))]).await.unwrap();
+    store.close().await.unwrap();
+    let sound = check(&data, true).await.unwrap();
+    assert!(sound.is_sound() && sound.unnamed == 0, "{sound:?}");
+    let to = served.folder.path().join("backup");
+    backup(&data, &to, How::Copy, "test").await.unwrap();
+    let again = served.folder.path().join("again");
+    restore(&to, &again).await.unwrap();
+    for cache in &caches {
+        let path = blobs.path(*cache);
+        assert!(again.join(path.strip_prefix(&data).unwrap()).exists(), "{cache}");
+    }
+    fs::remove_file(blobs.path(caches[2])).unwrap();
+    assert!(check(&data, true).await.unwrap().is_sound(), "it costs time, and nothing else");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

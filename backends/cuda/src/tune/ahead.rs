@@ -220,11 +220,11 @@ impl Queue {
     }
 
     /// The next one, which may have to be waited for; `None` when no more will come.
-    fn next(&self) -> Option<(usize, Job)> {
+    fn next(&self) -> Option<(Taken<'_>, Job)> {
         let mut state = self.lock();
         loop {
-            if let Some(job) = state.waiting.pop_front() {
-                return Some(job);
+            if let Some((number, job)) = state.waiting.pop_front() {
+                return Some((Taken { queue: self, number, result: None }, job));
             }
             if state.closed {
                 return None;
@@ -234,11 +234,27 @@ impl Queue {
     }
 }
 
+/// One that somebody compiles. It is done when this goes, also where whoever had it panics: nobody waits for it then.
+struct Taken<'a> {
+    queue: &'a Queue,
+    number: usize,
+    result: Option<Compiled>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.queue.change(|state| {
+            state.done[self.number] = true;
+            state.results.extend(self.result.take());
+        });
+    }
+}
+
 /// Compiles one after the other.
 fn work_off(queue: &Queue, gpu: &Gpu, cubins: &CubinCache, compilers: &Compilers) {
     // Each thread has a library handle of its own: one must not be used by two at a time.
     let mut handle = None;
-    while let Some((number, job)) = queue.next() {
+    while let Some((mut taken, job)) = queue.next() {
         let result = match job {
             Job::Kernel(source) => {
                 let compile = |source: nvrtc::Source<'_>, arch| compilers.compile(source, arch);
@@ -256,11 +272,7 @@ fn work_off(queue: &Queue, gpu: &Gpu, cubins: &CubinCache, compilers: &Compilers
                 text.map(|text| Compiled::Plan { key, text })
             }
         };
-        let result = result.inspect_err(|error| tracing::debug!(error, "a candidate does not compile")).ok();
-        queue.change(|state| {
-            state.done[number] = true;
-            state.results.extend(result);
-        });
+        taken.result = result.inspect_err(|error| tracing::debug!(error, "a candidate does not compile")).ok();
     }
 }
 
@@ -377,17 +389,36 @@ mod tests {
     fn what_is_added_meanwhile_is_taken_once_and_who_compiles_ends_when_no_more_comes() {
         let queue = Queue::default();
         let mut taken = thread::scope(|scope| {
-            let take = || std::iter::from_fn(|| queue.next()).map(|(number, _)| number).collect::<Vec<_>>();
+            let take = || std::iter::from_fn(|| queue.next()).map(|(taken, _)| taken.number).collect::<Vec<_>>();
             let threads = [scope.spawn(take), scope.spawn(take)];
             for number in 0..100 {
-                queue.change(|state| state.waiting.push_back((number, job())));
+                queue.change(|state| {
+                    state.waiting.push_back((number, job()));
+                    state.done.push(false);
+                });
             }
             queue.change(|state| state.closed = true);
             threads.map(|thread| thread.join().expect("it ends")).concat()
         });
         taken.sort_unstable();
         assert_eq!(taken, (0..100).collect::<Vec<_>>());
-        assert!(queue.next().is_none());
+        assert!(queue.next().is_none() && queue.lock().done.iter().all(|done| *done));
+    }
+
+    #[test]
+    fn what_somebody_panics_over_is_done() {
+        let queue = Queue::default();
+        queue.change(|state| {
+            state.waiting.push_back((0, job()));
+            state.done.push(false);
+        });
+        let compiled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _taken = queue.next();
+            panic!("over a source");
+        }));
+        assert!(compiled.is_err());
+        let state = queue.lock();
+        assert!(state.done[0] && state.results.is_empty());
     }
 
     #[test]

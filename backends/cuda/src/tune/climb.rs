@@ -43,6 +43,9 @@ pub enum Look {
     Careful,
 }
 
+/// Milliseconds of the whole with a choice.
+pub type Measures<'a, E> = dyn FnMut(&[usize], Look) -> Result<f64, E> + 'a;
+
 /// What seems slower by no more at a rough look is looked at with care.
 const ROUGHLY: f64 = 1.003;
 
@@ -52,7 +55,7 @@ pub fn climb<E>(
     begin: Vec<usize>,
     exchanges: &[Exchange],
     rule: Rule,
-    look: &mut dyn FnMut(&[usize], Look) -> Result<f64, E>,
+    look: &mut Measures<'_, E>,
     go_on: &dyn Fn() -> bool,
 ) -> Result<Reached, E> {
     let mut now = Reached { ms: look(&begin, Look::Careful)?, choice: begin };
@@ -90,12 +93,7 @@ pub fn climb<E>(
     Ok(now)
 }
 
-fn in_turns<E>(
-    rule: Rule,
-    now: &[usize],
-    other: &[usize],
-    look: &mut dyn FnMut(&[usize], Look) -> Result<f64, E>,
-) -> Result<InTurns, E> {
+fn in_turns<E>(rule: Rule, now: &[usize], other: &[usize], look: &mut Measures<'_, E>) -> Result<InTurns, E> {
     rule.proof.in_turns(now, other, &mut |choice| look(choice, Look::Careful))
 }
 
@@ -105,7 +103,7 @@ pub fn leap<E>(
     begin: Reached,
     exchanges: &[Exchange],
     rule: Rule,
-    look: &mut dyn FnMut(&[usize], Look) -> Result<f64, E>,
+    look: &mut Measures<'_, E>,
     go_on: &dyn Fn() -> bool,
 ) -> Result<Reached, E> {
     let mut random = StdRng::seed_from_u64(SEED);
