@@ -12,7 +12,13 @@ exec > >(tee -a "$out/two-hosts.txt") 2>&1
 failed=0
 fail() { echo "FAILED: $*"; failed=1; }
 started=
-trap 'for one in $started; do kill "$one"; done; wait; [ $failed = 0 ] || tail -c 3000 ./*.log' EXIT
+end() {
+    for one in $started; do kill "$one"; done
+    sleep 2
+    for one in $started; do kill -9 "$one"; done 2>/dev/null
+    [ $failed = 0 ] || tail -c 3000 ./*.log
+}
+trap end EXIT
 "$planforge" coordinator --listen 127.0.0.1:0 >coordinator.log 2>&1 & started=$!
 for _ in $(seq 50); do url=$(sed -n 's/^url *//p' coordinator.log); [ -n "$url" ] && break; sleep 0.2; done
 number=0
