@@ -106,7 +106,7 @@ pub struct Artifact {
     pub size_bytes: u64,
 }
 /// Timings that builds on one kind of device with one toolchain learnt: a TensorRT timing cache, a native tactic cache.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TuningCache {
     /// digest of device class, driver branch, SKU and whole toolchain; see engine-core
     #[prost(string, tag = "1")]
@@ -1718,7 +1718,7 @@ pub struct DropCacheRequest {
     #[prost(string, tag = "1")]
     pub scope: ::prost::alloc::string::String,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DropCacheReply {
     #[prost(message, optional, tag = "1")]
     pub cache: ::core::option::Option<TuningCache>,
