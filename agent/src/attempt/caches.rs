@@ -168,7 +168,7 @@ impl Caches {
         }
         let from = taken.file.with_extension("beside");
         if let Err(error) = blobs.download_to_cache(digest, &from).await {
-            log.note(&format!("the timing cache of job {job} waits on to be joined, it could not be fetched: {error}"));
+            log.note(&format!("the timing cache of job {job} is not joined yet, for it could not be fetched: {error}"));
             return;
         }
         let (joins, backend, sku, into) =
