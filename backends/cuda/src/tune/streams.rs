@@ -16,8 +16,7 @@ use std::{
 
 /// All of it ends about after this time.
 const LONGEST: Duration = Duration::from_millis(2000);
-/// What a way has to show beside the best: more than the noise of a median, and again. Where two lie in memory alone
-/// they differ by more (`docs/measurements/cuda-product.md`), so that what is found is not the quickest, but near it.
+/// What a way has to show beside the best: more than the noise of a median, and again.
 const PROOF: Proof = Proof { gain: 0.997, turns: 2 };
 /// What is slower than the best by no more is near it: others may gain.
 const NEAR: f64 = 1.03;
