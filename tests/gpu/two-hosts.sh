@@ -11,21 +11,22 @@ export PLANFORGE_DATA=$work/farm NO_COLOR=1
 exec > >(tee -a "$out/two-hosts.txt") 2>&1
 failed=0
 fail() { echo "FAILED: $*"; failed=1; }
-started=
+started=()
+# shellcheck disable=SC2317 # the trap calls it
 end() {
-    for one in $started; do kill "$one"; done
+    kill "${started[@]}"
     sleep 2
-    for one in $started; do kill -9 "$one"; done 2>/dev/null
-    [ $failed = 0 ] || tail -c 3000 ./*.log
+    kill -9 "${started[@]}" 2>/dev/null
+    [ "$failed" = 0 ] || tail -c 3000 ./*.log
 }
 trap end EXIT
-"$planforge" coordinator --listen 127.0.0.1:0 >coordinator.log 2>&1 & started=$!
+"$planforge" coordinator --listen 127.0.0.1:0 >coordinator.log 2>&1 & started=($!)
 for _ in $(seq 50); do url=$(sed -n 's/^url *//p' coordinator.log); [ -n "$url" ] && break; sleep 0.2; done
 number=0
 for host in one two; do
     "$planforge" token create $host --role agent -o $host.token >/dev/null || fail "no token for $host"
     CUDA_VISIBLE_DEVICES=$number "$planforge" agent --name $host --state "$work/$host" --server "$url" \
-        --token-file $host.token >$host.log 2>&1 & started="$! $started"
+        --token-file $host.token >$host.log 2>&1 & started+=($!)
     number=$((number + 1))
 done
 online() { "$planforge" devices --json | python3 -c '
@@ -41,7 +42,7 @@ for model in resnet50 bert-base vit-b-16; do "$planforge" testmodel $model -o . 
 build() { # LABEL MODEL...
     echo "## $1"; shift
     local id ids
-    ids=$(for model in "$@"; do "$planforge" submit $model.onnx --sku "$sku" --precision fp16 --force --json 2>/dev/null |
+    ids=$(for model in "$@"; do "$planforge" submit "$model.onnx" --sku "$sku" --precision fp16 --force --json 2>/dev/null |
         python3 -c 'import json, sys; print(json.load(sys.stdin)["jobs"][0]["id"])'; done)
     for id in $ids; do
         timeout 150 "$planforge" watch "$id" >/dev/null 2>&1 || fail "job $id"
