@@ -3,7 +3,7 @@
 use super::{Constants, Device, Kernels, Memory, Ready, Result, graph_ms, prepare, time_us, timing::median_ms};
 use crate::{
     early::{self, Behind},
-    program::Program,
+    program::{Program, Tactic},
     schedule::Schedule,
 };
 use planforge_kernels_cuda::{
@@ -35,12 +35,9 @@ impl Context {
         let memory = Memory::new(device, program, weights, &program.workspaces_bytes())?;
         let schedule = Schedule::of(program);
         let mut ready = Vec::with_capacity(program.steps.len());
-        for (step, waits) in program.steps.iter().zip(&schedule.waits) {
-            let mut one = prepare(device, program, step, step.tactic.as_ref(), &memory, kernels)?;
-            if !waits.is_empty() {
-                one.begin_after_all();
-            }
-            ready.push(one);
+        for (number, step) in program.steps.iter().enumerate() {
+            let tactic = step.tactic.as_ref();
+            ready.push(prepare_step(device, program, &schedule, number, tactic, &memory, kernels)?);
         }
         keep_libraries_behind(device, program, &mut ready)?;
         let stream = device.gpu.stream()?;
@@ -52,13 +49,7 @@ impl Context {
         stream.synchronize()?;
         let sides: Vec<Stream> =
             (1..schedule.streams).map(|_| device.gpu.stream()).collect::<std::result::Result<_, _>>()?;
-        let graph = stream.capture(|| {
-            sides.iter().try_for_each(|side| side.after(&stream))?;
-            let queued = queue(program, &schedule, &ready, &stream, &sides);
-            // A capture cannot end while another stream is in it.
-            sides.iter().try_for_each(|side| stream.after(side))?;
-            queued
-        })?;
+        let graph = capture(program, &schedule, &ready, &stream, &sides)?;
         let names = program.steps.iter().map(|step| step.name.clone()).collect();
         Ok(Self { memory, ready, names, graph, stream })
     }
@@ -116,6 +107,41 @@ pub(crate) fn keep_libraries_behind(device: &Device, program: &Program, ready: &
         return Ok(());
     };
     ready.iter_mut().zip(alone).try_for_each(|(ready, alone)| ready.let_next_begin_early(!alone))
+}
+
+/// Makes a step of a program ready that has its steps on some streams.
+pub(crate) fn prepare_step(
+    device: &Device,
+    program: &Program,
+    schedule: &Schedule,
+    number: usize,
+    tactic: Option<&Tactic>,
+    memory: &Memory,
+    kernels: &mut Kernels,
+) -> Result<Ready> {
+    let mut ready = prepare(device, program, &program.steps[number], tactic, memory, kernels)?;
+    if !schedule.waits[number].is_empty() {
+        ready.begin_after_all();
+    }
+    Ok(ready)
+}
+
+/// All steps as one graph, from `stream` on and with `sides` beside it; the memory that they were made ready for has to
+/// outlive it.
+pub(crate) fn capture(
+    program: &Program,
+    schedule: &Schedule,
+    ready: &[Ready],
+    stream: &Stream,
+    sides: &[Stream],
+) -> Result<Graph> {
+    stream.capture(|| {
+        sides.iter().try_for_each(|side| side.after(stream))?;
+        let queued = queue(program, schedule, ready, stream, sides);
+        // A capture cannot end while another stream is in it.
+        sides.iter().try_for_each(|side| stream.after(side))?;
+        queued
+    })
 }
 
 /// Queues every step on its stream, after what it waits for on others.

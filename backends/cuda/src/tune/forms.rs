@@ -1,6 +1,6 @@
 //! Forms of one program, which compute the same by other steps: each is tuned, and the quickest whole is taken.
 
-use super::{Effort, Streams, Times, Tuned, choose_streams, target_of, tune};
+use super::{Effort, Streams, Times, Tuned, beside, choose_streams, target_of, tune};
 use crate::{
     codegen::gemm,
     lower::{chain, heads},
@@ -49,13 +49,18 @@ pub fn quickest(
         device.compile_all(&program.sources)?;
         let (kernels, seconds) = (program.sources.len(), began.elapsed().as_secs_f32());
         tracing::info!(kernels, seconds, "kernels without a choice are compiled");
-        let tuned = tune(device, &mut program, weights, effort, times, go_on)?;
+        let mut tuned = tune(device, &mut program, weights, effort, times, go_on)?;
         program.drop_unused_sources();
         // Tactics that were known are not compiled yet: all at once, not each when its step is made ready.
         device.compile_all(&program.sources)?;
         // Made ready here rather than at the first load, and what cuDNN compiles for it is kept.
         let step_us = tuned.tried.iter().filter_map(|(step, timed)| Some((step.as_str(), timed.first()?.us))).collect();
-        let context = choose_streams(device, &mut program, weights, &step_us, effort.compares, streams)?;
+        let single = program.clone();
+        let mut context = choose_streams(device, &mut program, weights, &step_us, effort.compares, streams)?;
+        if effort.compares && tuned.timed > 0 && program.steps.iter().any(|step| step.stream > 0) {
+            let learn = beside::Learn { tuned: &mut tuned, times, streams };
+            context = beside::exchange(device, &single, &mut program, context, weights, learn)?;
+        }
         timed += tuned.timed;
         known += tuned.known;
         let ms = context.time_ms()?;

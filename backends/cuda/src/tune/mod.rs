@@ -2,6 +2,7 @@
 
 mod agree;
 mod ahead;
+mod beside;
 mod climb;
 mod forms;
 mod late;
@@ -10,6 +11,7 @@ mod proof;
 mod refine;
 mod screen;
 mod streams;
+mod whole;
 
 use crate::{
     codegen::{

@@ -13,18 +13,17 @@
 //! and it is climbed again from there.
 
 use super::{
-    Timed, Tuned,
+    Tuned,
     climb::{Exchange, FEW, Look, MANY, Reached, climb, leap},
     screen::Screen,
+    whole::{Group, Whole, further, prefer_all},
 };
 use crate::{
-    program::{Program, Work},
-    runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, graph_ms, keep_libraries_behind, prepare},
-    signature::signature,
+    program::Program,
+    runtime::{Device, Kernels, Memory, Result},
 };
-use planforge_kernels_cuda::device::DeviceError;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     ops::{Range, RangeInclusive},
     time::{Duration, Instant},
 };
@@ -41,8 +40,6 @@ const SLACK: f64 = 1.3;
 /// The same where the whole is one row: its matrices come from memory, whatever they take from a warm cache.
 const FINALISTS_OF_ROWS: usize = 10;
 const SLACK_OF_ROWS: f64 = 2.0;
-/// A step whose share of the whole is less is not worth a comparison.
-const LEAST_SHARE: f64 = 0.001;
 /// The experiment ends about after this time.
 const LONGEST: Duration = Duration::from_millis(4000);
 /// Launches of a graph whose steps were drawn or that is looked at roughly, and of those that are compared with care.
@@ -62,33 +59,6 @@ const LONGEST_SEARCH: Duration = Duration::from_millis(23_500);
 /// Graphs for each thing that is to be found out: with fewer nothing is, with more nothing is worth it.
 const GRAPHS_EACH: Range<usize> = 2..24;
 
-/// Steps that are computed alike.
-struct Group {
-    signature: String,
-    steps: Vec<usize>,
-    candidates: Vec<Timed>,
-    /// How many of them, the first ones, the experiment tells apart.
-    compared: usize,
-    us: f64,
-    /// The candidate in use, and those that are not, ready for each of the steps.
-    now: usize,
-    spare: Vec<Vec<Ready>>,
-}
-
-impl Group {
-    /// Lets the steps have another candidate.
-    fn take(&mut self, ready: &mut [Ready], candidate: usize) {
-        if candidate == self.now {
-            return;
-        }
-        for (spare, &step) in self.spare[candidate].iter_mut().zip(&self.steps) {
-            std::mem::swap(spare, &mut ready[step]);
-        }
-        self.spare.swap(candidate, self.now);
-        self.now = candidate;
-    }
-}
-
 /// Exchanges tactics of `program` for those with which the whole is quickest. `known` learns what was found; the search
 /// as a whole began at `since`.
 pub(super) fn refine(
@@ -101,17 +71,13 @@ pub(super) fn refine(
     since: Instant,
 ) -> Result<()> {
     let began = Instant::now();
-    let mut ready = Vec::with_capacity(program.steps.len());
-    for step in &program.steps {
-        ready.push(prepare(device, program, step, step.tactic.as_ref(), memory, kernels)?);
-    }
-    let mut graph = Whole { device, program, ready };
+    let mut graph = Whole::new(device, program, memory, kernels)?;
     let first = Instant::now();
     let first_ms = graph.ms(LAUNCHES)?;
     let graphs = (LONGEST.as_secs_f64() / first.elapsed().as_secs_f64()) as usize;
     let mut groups = groups(program, tuned, first_ms, graphs);
     for group in &mut groups {
-        make_ready(device, program, group, memory, kernels);
+        graph.make_ready(group, memory, kernels);
     }
     let mut screen = Screen::new(&groups.iter().map(|group| group.compared).collect::<Vec<_>>());
     let (mut timed, most) = (0, screen.unknowns() * GRAPHS_EACH.end);
@@ -150,17 +116,9 @@ pub(super) fn refine(
         return Ok(());
     }
     for (group, &candidate) in groups.iter().zip(&best) {
-        let chosen = &group.candidates[candidate];
-        for &step in &group.steps {
-            program.steps[step].tactic = Some(chosen.tactic.clone());
-            if let Some(tried) = tuned.tried.get_mut(&program.steps[step].name) {
-                prefer(tried, chosen);
-            }
-        }
-        if let Some(times) = known.get_mut(&group.signature) {
-            prefer(times, chosen);
-        }
+        group.give(program, candidate);
     }
+    prefer_all(program, &groups, &best, tuned, known);
     Ok(())
 }
 
@@ -220,19 +178,6 @@ fn climbed(
     Ok(best.choice)
 }
 
-/// Candidates that the experiment had no time for, those first that take least more by themselves.
-fn further(groups: &[Group]) -> Vec<Exchange> {
-    let slower_us = |group: &Group, candidate: usize| {
-        (group.candidates[candidate].us - group.candidates[0].us) * group.steps.len() as f64
-    };
-    let of = |(at, group): (usize, &Group)| {
-        (group.compared..group.candidates.len()).map(move |candidate| (at, candidate)).collect::<Vec<_>>()
-    };
-    let mut further: Vec<(usize, usize)> = groups.iter().enumerate().flat_map(of).collect();
-    further.sort_by(|a, b| slower_us(&groups[a.0], a.1).total_cmp(&slower_us(&groups[b.0], b.1)));
-    further.into_iter().map(|one| vec![one]).collect()
-}
-
 /// Groups of which one has a step behind one of the other, of so many `steps`.
 fn neighbours(steps: usize, groups: &[Group]) -> Vec<(usize, usize)> {
     let mut group_of = vec![None; steps];
@@ -265,59 +210,13 @@ fn groups(program: &Program, tuned: &Tuned, whole_ms: f64, graphs: usize) -> Vec
         true => (FINALISTS, SLACK),
         false => (FINALISTS_OF_ROWS, SLACK_OF_ROWS),
     };
-    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
-    for (index, step) in program.steps.iter().enumerate() {
-        if matches!(step.work, Work::Kernel(_)) {
-            continue;
-        }
-        let Some(tried) = tuned.tried.get(&step.name) else { continue };
-        let signature = signature(program, &step.work);
-        let group = groups.entry(signature.clone()).or_insert_with(|| Group {
-            signature,
-            steps: Vec::new(),
-            candidates: tried
-                .iter()
-                .filter(|timed| timed.us <= tried[0].us * slack)
-                .take(MOST_CANDIDATES)
-                .cloned()
-                .collect(),
-            compared: 0,
-            us: 0.0,
-            now: 0,
-            spare: Vec::new(),
-        });
-        group.steps.push(index);
-        group.us += tried[0].us;
-    }
-    let mut groups: Vec<Group> = groups
-        .into_values()
-        .filter(|group| group.candidates.len() > 1 && group.us >= whole_ms * 1e3 * LEAST_SHARE)
-        .collect();
+    let mut groups = Group::all(program, &tuned.tried, slack, MOST_CANDIDATES, whole_ms);
     let unknowns = |most: usize| groups.iter().map(|group| group.candidates.len().min(most) - 1).sum::<usize>();
     // Few steps have time for many candidates, many for those that are likely the best.
     let each = |most: usize| if most > finalists { GRAPHS_EACH.end } else { GRAPHS_EACH.start };
     let most = (2..=MANY_FINALISTS).rev().find(|most| unknowns(*most) * each(*most) <= graphs).unwrap_or(2);
     groups.iter_mut().for_each(|group| group.compared = group.candidates.len().min(most));
     groups
-}
-
-/// Makes the candidates of a group ready that are not in use; those that cannot be are left out.
-fn make_ready(device: &Device, program: &Program, group: &mut Group, memory: &Memory, kernels: &mut Kernels) {
-    group.spare.push(Vec::new());
-    let others = group.candidates.split_off(1);
-    let compared = std::mem::replace(&mut group.compared, 1);
-    for (number, candidate) in (1..).zip(others) {
-        let made: Result<Vec<Ready>> = group
-            .steps
-            .iter()
-            .map(|&step| prepare(device, program, &program.steps[step], Some(&candidate.tactic), memory, kernels))
-            .collect();
-        if let Ok(made) = made {
-            group.spare.push(made);
-            group.candidates.push(candidate);
-            group.compared += usize::from(number < compared);
-        }
-    }
 }
 
 /// Gives up the candidates with which, alone, the whole does not run.
@@ -334,63 +233,10 @@ fn weed(graph: &mut Whole<'_>, groups: &mut [Group], screen: &mut Screen) -> Res
     Ok(())
 }
 
-/// All steps as one graph, made anew for each time: tactics change between them.
-struct Whole<'a> {
-    device: &'a Device,
-    program: &'a Program,
-    ready: Vec<Ready>,
-}
-
-impl Whole<'_> {
-    /// Median time with such candidates; `None` where they do not run in a graph.
-    fn ms_of(&mut self, groups: &mut [Group], choice: &[usize], launches: usize) -> Result<Option<f64>> {
-        for (group, &candidate) in groups.iter_mut().zip(choice) {
-            group.take(&mut self.ready, candidate);
-        }
-        match self.ms(launches) {
-            Ok(ms) => Ok(Some(ms)),
-            Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => Err(error),
-            Err(error) => {
-                tracing::debug!(%error, "tactics do not run in a graph");
-                Ok(None)
-            }
-        }
-    }
-
-    fn ms(&mut self, launches: usize) -> Result<f64> {
-        // What stands before a library's kernel is another one now.
-        keep_libraries_behind(self.device, self.program, &mut self.ready)?;
-        let stream = &self.device.stream;
-        // SAFETY: the caller's memory lives.
-        let graph = stream.capture(|| self.ready.iter().try_for_each(|step| unsafe { step.run(stream) }))?;
-        // SAFETY: as above.
-        unsafe { graph_ms(stream, &graph, launches) }
-    }
-}
-
-/// Puts a candidate first; its source tells a kernel apart, whose index differs between programs.
-fn prefer(times: &mut Vec<Timed>, candidate: &Timed) {
-    let same = |timed: &Timed| timed.source == candidate.source && timed.tactic.is_like(&candidate.tactic);
-    if let Some(at) = times.iter().position(same) {
-        let preferred = times.remove(at);
-        times.insert(0, preferred);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::whole::tests::group;
     use super::*;
-    use crate::program::Tactic;
-
-    fn group(steps: &[usize], compared: usize, us: &[f64]) -> Group {
-        let candidate = |&us: &f64| {
-            let tactic = Tactic::Kernel { source: 0, grid: [1; 3], block: [32, 1, 1], shared_bytes: 0 };
-            Timed { tactic, us, source: None }
-        };
-        let candidates = us.iter().map(candidate).collect();
-        let (signature, spare) = (String::new(), Vec::new());
-        Group { signature, steps: steps.to_vec(), candidates, compared, us: 0.0, now: 0, spare }
-    }
 
     #[test]
     fn steps_that_follow_each_other_are_paired_by_their_groups() {
@@ -407,11 +253,5 @@ mod tests {
         assert_eq!(pairs.len(), 2 * PAIRED);
         assert_eq!(pairs[0], [(0, 1), (1, 2)]);
         assert!(pairs.iter().all(|pair| !pair.contains(&(1, 3)) && pair.iter().all(|(group, _)| *group < 2)));
-    }
-
-    #[test]
-    fn what_was_not_compared_comes_by_what_it_takes_more_in_all_its_steps() {
-        let groups = [group(&[0, 1, 2], 2, &[1.0, 1.1, 1.3, 1.4]), group(&[3], 1, &[2.0, 2.5])];
-        assert_eq!(further(&groups), [vec![(1, 1)], vec![(0, 2)], vec![(0, 3)]]);
     }
 }

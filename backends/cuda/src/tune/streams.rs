@@ -29,6 +29,11 @@ const BYTES_PER_US: f64 = 2e6;
 /// Streams of a program's steps, by digest of the program before it had any.
 pub type Streams = BTreeMap<Digest, Vec<u32>>;
 
+/// What is known of a program's streams is known by this, of the program with all steps on one.
+pub(super) fn key(program: &Program) -> Digest {
+    Digest::of(&serde_json::to_vec(program).expect("a program has only JSON types"))
+}
+
 /// Makes `program`, whose tactics are chosen, ready to run; with what `known` says of its streams, or after trying
 /// where it `compares`, which `known` learns. `step_us`: times of steps by name.
 pub(crate) fn choose(
@@ -40,7 +45,7 @@ pub(crate) fn choose(
     known: &mut Streams,
 ) -> Result<Context> {
     let mut kernels = Kernels::new();
-    let key = Digest::of(&serde_json::to_vec(program).expect("a program has only JSON types"));
+    let key = key(program);
     if let Some(streams) = known.get(&key) {
         if let Some(spread) = schedule::on_streams(program, streams) {
             *program = spread;
