@@ -1,5 +1,6 @@
 //! A coordinator and three agents as processes that share no folder: by URL, CA file and token, as on several hosts.
 
+use nix::sys::signal::Signal;
 use planforge_tests::{
     farm::{Farm, Link, id_of},
     models, process,
@@ -136,4 +137,49 @@ fn two_agents_with_one_identity_are_told_apart() {
     let devices = farm.json(&["devices"]);
     let online = devices["devices"].as_array().map_or(0, |d| d.iter().filter(|d| d["online"] == true).count());
     assert_eq!(online, 1, "{devices}");
+}
+
+/// What two hosts learn at once, with backends that are there everywhere: neither's is lost.
+#[test]
+fn two_agents_that_build_at_once_learn_from_each_other() {
+    // One of them stands still while the other builds, for longer than a lease has by default.
+    let farm = Farm::start_with(Link::Loopback, &["--lease-ms", "120000"]);
+    let agents = ["one", "two"].map(|name| farm.start_agent(name, &format!("host-{name}"), None));
+    farm.wait_agents(2);
+    let build = |name: &str, channels: usize| {
+        let model = models::convolutions(&farm.path().join(format!("{name}.onnx")), 2, channels, 20, 5);
+        let job = &farm.submit(&model, &["--sku", "cpu-x86-64-v2", "--threads", "1", "--force"])[0];
+        id_of(job)
+    };
+    let log = |id: &str| {
+        let output = process::run(farm.cli(&["logs", id]));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let caches = || farm.json(&["caches", "list"])["caches"].as_array().expect("a list").clone();
+
+    // It has begun, from nothing, when it measures; what it learnt is published at its end.
+    let slow = build("slow", 24);
+    let job = farm.wait_job(&slow, "measures", |job| job["phase"] == "measure");
+    let agent = &agents[usize::from(job["agent"] == "two")];
+    agent.signal(Signal::SIGSTOP);
+    let quick = build("quick", 16);
+    assert_eq!(farm.wait_ended(&quick)["state"], "succeeded");
+    agent.signal(Signal::SIGCONT);
+    assert_eq!(farm.wait_ended(&slow)["state"], "succeeded");
+    let both = caches();
+    assert_eq!(both.len(), 1, "one kind of device: {both:?}");
+    assert_eq!(both[0]["job"], quick.as_str(), "the first that ended is the newest: {both:?}");
+    assert_eq!(both[0]["beside"][0]["job"], slow.as_str(), "{both:?}");
+
+    // The next build, on whichever, begins with both.
+    let third = build("third", 8);
+    assert_eq!(farm.wait_ended(&third)["state"], "succeeded");
+    let said = log(&third);
+    assert!(said.contains(&format!("joined with that of job {slow}")), "{said}");
+    assert_eq!(caches()[0]["beside"].as_array().map(Vec::len), Some(0));
+    for again in [build("slow", 24), build("quick", 16)] {
+        assert_eq!(farm.wait_ended(&again)["state"], "succeeded");
+        let said = log(&again);
+        assert!(said.contains("0 steps timed"), "what either learnt is known: {said}");
+    }
 }
