@@ -257,3 +257,33 @@ impl fmt::Display for Inspection {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `inspect --json` is kept beside plans and read again, by programs that say more since.
+    #[test]
+    fn what_an_older_program_said_of_a_profile_is_read() {
+        let older = serde_json::json!({
+            "shapes": { "x": [1, 3, 8, 8] },
+            "pads_batch": false,
+            "arena_bytes": 4096,
+            "without_reuse_bytes": 8192,
+            "workspace_bytes": 0,
+            "tactics": { "cuDNN": 1 },
+            "steps": [{
+                "kind": "convolution", "tactic": "cuDNN engine 5", "precision": "fp16", "nodes": ["conv"],
+                "flops": 1, "bytes": 2, "tried": [],
+            }],
+        });
+        let profile: InspectedProfile = serde_json::from_value(older).expect("it is read");
+        assert_eq!((profile.streams, profile.steps[0].stream), (1, 0));
+        assert!(profile.states.is_empty() && profile.growing.is_empty() && profile.gelu.is_empty());
+        let again = serde_json::to_value(&profile).expect("JSON");
+        assert!(
+            again.get("growing").is_none() && again.get("states").is_none(),
+            "said where there is something: {again}"
+        );
+    }
+}
