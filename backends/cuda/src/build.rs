@@ -14,7 +14,7 @@ use crate::{
         weights::{self, Pool},
     },
     program::Program,
-    runtime::{Constants, Device, RuntimeError},
+    runtime::{Constants, Device, RuntimeError, plans_of},
     source::source_digest,
     tune::{Effort, ReadyProgram, Streams, Times, quickest},
     versions::Versions,
@@ -250,12 +250,14 @@ pub fn finish(
             tuned.tried.iter().map(|(step, timed)| (step.clone(), trimmed(timed).iter().map(Tried::from).collect()));
         finished.programs.push(ProfileProgram { tried: tried.collect(), rows_apart, program });
     }
-    finished.library_plans = device.used_library_plans();
+    // What was compared and not taken is the cache's: an engine does not carry it.
+    let used = device.used_library_plans();
+    finished.library_plans = finished.programs.iter().flat_map(|of| plans_of(&of.program, &used)).collect();
     finished.prepared_used = PreparedCount {
         kernels: finished.code.keys().filter(|source| ahead.code.contains_key(source)).count(),
         plans: finished.library_plans.keys().filter(|key| ahead.plans.contains_key(*key)).count(),
     };
-    cache.learn(&times, streams, finished.library_plans.clone());
+    cache.learn(&times, streams, used);
     cache.keep_code(&finished.code);
     Ok(finished)
 }

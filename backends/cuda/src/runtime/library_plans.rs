@@ -3,7 +3,7 @@
 
 use super::Device;
 use crate::{
-    program::{Program, Work},
+    program::{Program, Tactic, Work},
     signature::signature,
 };
 use planforge_kernels_cuda::{
@@ -34,6 +34,15 @@ pub(crate) fn plan_key(program: &Program, work: &Work, engine: i64, knobs: &[(u3
         let _ = write!(hex, "{byte:02x}");
         hex
     })
+}
+
+/// Of `texts` those that the tactics of a program's steps take.
+pub(crate) fn plans_of(program: &Program, texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let keys = program.steps.iter().filter_map(|step| match &step.tactic {
+        Some(Tactic::Dnn { engine, knobs, .. }) => Some(plan_key(program, &step.work, *engine, knobs)),
+        _ => None,
+    });
+    keys.filter_map(|key| texts.get_key_value(&key)).map(|(key, text)| (key.clone(), text.clone())).collect()
 }
 
 impl Device {
@@ -113,5 +122,36 @@ impl Device {
         plans.ready.insert(key.clone(), Rc::downgrade(&plan));
         plans.used.insert(key);
         plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        program::{ProductWork, Step},
+        view::{BufferId, Kind, View},
+    };
+
+    #[test]
+    fn a_plan_takes_along_what_its_steps_are_computed_by() {
+        let step = |name: &str, columns: u64, engine: i64| {
+            let rows = |dims: &[u64]| View::rows(BufferId(0), Kind::F16, dims);
+            let (a, b, y) = (rows(&[1, 8, 16]), rows(&[1, 16, columns]), rows(&[1, 8, columns]));
+            let product = ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation: None, norm: None };
+            let tactic = Tactic::Dnn { engine, knobs: vec![(1, 2)], workspace_bytes: 0, waits: None };
+            let (name, work) = (name.to_owned(), Work::Product(product));
+            Step { name, origins: Vec::new(), work, tactic: Some(tactic), stream: 0, flops: 0, bytes: 0 }
+        };
+        let buffer =
+            crate::program::Buffer { name: "all".into(), bytes: 1 << 10, place: crate::program::Place::Arena(0) };
+        let steps = vec![step("first", 16, 5), step("alike", 16, 5), step("other", 24, 6)];
+        let program = Program { buffers: vec![buffer], steps, ..Program::default() };
+        let key = |step: &Step, engine: i64| plan_key(&program, &step.work, engine, &[(1, 2)]);
+        let [first, tried, other] = [key(&program.steps[0], 5), key(&program.steps[0], 9), key(&program.steps[2], 6)];
+        let texts = BTreeMap::from([(first.clone(), "first".to_owned()), (tried, "tried".to_owned())]);
+        assert_eq!(plans_of(&program, &texts), BTreeMap::from([(first, "first".to_owned())]));
+        // Engines that do not compile have no text.
+        assert!(!texts.contains_key(&other));
     }
 }

@@ -21,7 +21,7 @@ pub use context::Context;
 pub(crate) use context::{capture, keep_libraries_behind, prepare_step};
 pub use library::{End, bind, end, pattern, product};
 pub use library_plans::LibraryPlans;
-pub(crate) use library_plans::plan_key;
+pub(crate) use library_plans::{plan_key, plans_of};
 pub use memory::{Constants, Memory};
 pub use ready::{Kernels, Ready, load_kernel, prepare};
 pub(crate) use timing::graph_ms;

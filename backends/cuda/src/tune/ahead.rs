@@ -1,6 +1,6 @@
 //! What candidates take to compile, done on the host's cores while those that are compiled are timed.
 
-use super::{Effort, Learned, Times, recalled, rounds, target_of};
+use super::{Effort, Learned, Times, recalled, refine, rounds, target_of};
 use crate::{
     codegen::{
         candidates::{after, kernels_of, tiles_of},
@@ -69,7 +69,8 @@ pub(super) struct Ahead<'a> {
 
 impl<'a> Ahead<'a> {
     /// Begins with the steps of `program` whose times are not known, those that are searched `later` or the others, and with
-    /// what it needs in any case. What does not compile is left out and told again when it is tried.
+    /// what it needs in any case; last come candidates of those that are known, which are compared with the others'. What
+    /// does not compile is left out and told again when it is tried.
     pub fn begin<'scope>(
         scope: &'scope thread::Scope<'scope, 'a>,
         device: &'a Device,
@@ -112,6 +113,12 @@ impl<'a> Ahead<'a> {
             ahead.kernels += 1;
             let of = of_source.get(source.text.as_str()).map(Vec::as_slice).unwrap_or_default();
             ahead.add(scope, &compilers, &mut threads, Job::Kernel(source.clone()), of);
+        }
+        // Where nothing is found out nothing is compared.
+        let compared = effort.compares && !found.works.is_empty();
+        for source in found.known.into_iter().filter(|source| compared && !device.has_code(source)) {
+            ahead.kernels += 1;
+            ahead.add(scope, &compilers, &mut threads, Job::Kernel(source), &[]);
         }
         ahead.steps = found.works.len();
         ahead.queue.change(|state| state.closed = true);
@@ -294,6 +301,8 @@ struct Found {
     sources: Vec<Source>,
     /// What is to be found out, each once: signature, work, and texts of its sources.
     works: Vec<(String, Work, Vec<String>)>,
+    /// Sources beside those, of candidates that are known and compared in the whole.
+    known: Vec<Source>,
 }
 
 /// The same of the steps whose signature is `wanted`, products with such tiles.
@@ -310,7 +319,7 @@ fn sources_of(
             sources.push(source);
         }
     };
-    let mut works = Vec::new();
+    let (mut works, mut known_sources) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();
     for index in 0..program.steps.len() {
         let work = program.steps[index].work.clone();
@@ -319,10 +328,14 @@ fn sources_of(
             continue;
         }
         let signature = signature(program, &work);
-        if !wanted(&signature)
-            || !seen.insert(signature.clone())
-            || known.get(&signature).and_then(|timed| recalled(program, timed)).is_some()
-        {
+        if !seen.insert(signature.clone()) {
+            continue;
+        }
+        if let Some(timed) = known.get(&signature).and_then(|timed| recalled(program, timed)) {
+            known_sources.extend(refine::finalists(program, &timed).filter_map(|one| one.source.clone()));
+            continue;
+        }
+        if !wanted(&signature) {
             continue;
         }
         let behind = (runtime::end(program, &work) == End::Kernel).then(|| after(&work)).flatten();
@@ -334,7 +347,8 @@ fn sources_of(
         }
         works.push((signature, work, texts));
     }
-    Found { sources, works }
+    known_sources.retain(|source| texts_seen.insert(source.text.clone()));
+    Found { sources, works, known: known_sources }
 }
 
 /// Engines of a step that compile, as far as the effort goes.
@@ -380,6 +394,11 @@ fn plan_text(handle: &dnn::Handle, work: &Work, engine: i64, knobs: &[(u32, i64)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        program::{Buffer, Place, ProductWork, Step, Tactic},
+        tune::Timed,
+        view::{BufferId, Kind, View},
+    };
 
     fn job() -> Job {
         Job::Kernel(Source { name: String::new(), text: String::new() })
@@ -403,6 +422,36 @@ mod tests {
         taken.sort_unstable();
         assert_eq!(taken, (0..100).collect::<Vec<_>>());
         assert!(queue.next().is_none() && queue.lock().done.iter().all(|done| *done));
+    }
+
+    /// Of a network of which one step is new the others' candidates are compared with its, and would be compiled one after
+    /// the other by who makes them ready.
+    #[test]
+    fn candidates_of_known_steps_are_compiled_too_where_others_are_found_out() {
+        let product = |columns: u64| {
+            let rows = |dims: &[u64]| View::rows(BufferId(0), Kind::F16, dims);
+            let (a, b, y) = (rows(&[1, 64, 64]), rows(&[1, 64, columns]), rows(&[1, 64, columns]));
+            let product = ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation: None, norm: None };
+            let (name, work) = (format!("product {columns}"), Work::Product(product));
+            Step { name, origins: Vec::new(), work, tactic: None, stream: 0, flops: 0, bytes: 0 }
+        };
+        let buffer = Buffer { name: "all".into(), bytes: 1 << 20, place: Place::Arena(0) };
+        let steps = vec![product(64), product(64), product(128)];
+        let mut program = Program { buffers: vec![buffer], steps, ..Program::default() };
+        let candidate = |name: &str, us: f64| Timed {
+            tactic: Tactic::Kernel { source: 0, grid: [1; 3], block: [32, 1, 1], shared_bytes: 0 },
+            us,
+            source: Some(Source { name: name.into(), text: name.into() }),
+        };
+        let timed = vec![candidate("best", 1.0), candidate("near", 1.2), candidate("far", 9.0)];
+        let known = Times::from([(signature(&program, &program.steps[0].work), timed)]);
+        let target = gemm::Device { capability: 90, sm_count: 132, shared_block_bytes: 227 << 10 };
+        let tiles = |program: &Program, work: &Work| tiles_of(target, program, work, 2);
+        let found = sources_of(target, &mut program, &known, &|_| true, &tiles);
+        let names: Vec<&str> = found.known.iter().map(|source| source.name.as_str()).collect();
+        assert_eq!(names, ["best", "near"]);
+        assert_eq!(found.works.len(), 1, "one is to be found out");
+        assert!(!found.sources.is_empty() && found.sources.iter().all(|source| !found.known.contains(source)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! candidates that make no difference one after the other do so beside others.
 
 use super::{
-    Streams, Times, Tuned,
+    Streams, Timed, Times, Tuned,
     climb::{Look, MANY, climb, leap},
     proof::Proof,
     recalled, streams,
@@ -78,7 +78,7 @@ fn exchanged(
     let mut kernels = Kernels::new();
     let mut whole = Whole::new(device, &other, &memory, &mut kernels)?;
     let first_ms = whole.ms(LAUNCHES)?;
-    let mut groups = Group::all(&other, &tried, SLACK, CANDIDATES, first_ms);
+    let mut groups = Group::all(&other, &tried, &candidates, first_ms);
     groups.sort_by(|a, b| b.us.total_cmp(&a.us));
     let mut ready = 0;
     while ready < groups.len() && began.elapsed() < LONGEST_READY {
@@ -128,6 +128,10 @@ fn exchanged(
     Ok(Some((other, made)))
 }
 
+fn candidates(tried: &[Timed]) -> Vec<Timed> {
+    tried.iter().filter(|timed| timed.us <= tried[0].us * SLACK).take(CANDIDATES).cloned().collect()
+}
+
 /// `single` with the tactics of `other`, which is the same program on streams: what a build makes that knows them.
 fn on_one(single: &Program, other: &Program) -> Program {
     let steps = other.steps.iter().map(|step| Step { stream: 0, ..step.clone() }).collect();
@@ -141,7 +145,7 @@ mod tests {
         program::{Buffer, Place, ProductWork, Tactic, Work},
         schedule,
         source::Source,
-        tune::{Timed, recall},
+        tune::recall,
         view::{BufferId, Kind, View},
     };
 
@@ -202,7 +206,7 @@ mod tests {
         let mut other = spread.clone();
         let named = tuned.tried.iter().map(|(step, tried)| (step.clone(), recalled(&mut other, tried).unwrap()));
         let tried = named.collect();
-        let groups = Group::all(&other, &tried, 3.0, CANDIDATES, 1e-3);
+        let groups = Group::all(&other, &tried, &<[Timed]>::to_vec, 1e-3);
         assert_eq!(groups.len(), 2);
         let choice: Vec<usize> = groups.iter().map(|group| usize::from(group.steps == [1])).collect();
         groups.iter().zip(&choice).for_each(|(group, &candidate)| group.give(&mut other, candidate));

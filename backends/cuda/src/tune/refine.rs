@@ -13,7 +13,7 @@
 //! and it is climbed again from there.
 
 use super::{
-    Tuned,
+    Timed, Tuned,
     climb::{Exchange, FEW, Look, MANY, Reached, climb, leap},
     screen::Screen,
     whole::{Group, Whole, further, prefer_all},
@@ -204,16 +204,25 @@ fn pairs(follows: &[(usize, usize)], single: &[(usize, usize)]) -> Vec<Exchange>
     pairs.into_iter().map(|(_, pair)| pair).collect()
 }
 
+/// How many candidates of a step are compared in any case, and how much slower by itself one may be.
+fn reach(program: &Program) -> (usize, f64) {
+    if program.states.is_empty() { (FINALISTS, SLACK) } else { (FINALISTS_OF_ROWS, SLACK_OF_ROWS) }
+}
+
+/// Those of a step's candidates that may be compared.
+pub(super) fn finalists<'a>(program: &Program, tried: &'a [Timed]) -> impl Iterator<Item = &'a Timed> {
+    let (_, slack) = reach(program);
+    tried.iter().filter(move |timed| timed.us <= tried[0].us * slack).take(MOST_CANDIDATES)
+}
+
 /// The steps that are compared, with as many candidates as so many `graphs` tell apart.
 fn groups(program: &Program, tuned: &Tuned, whole_ms: f64, graphs: usize) -> Vec<Group> {
-    let (finalists, slack) = match program.states.is_empty() {
-        true => (FINALISTS, SLACK),
-        false => (FINALISTS_OF_ROWS, SLACK_OF_ROWS),
-    };
-    let mut groups = Group::all(program, &tuned.tried, slack, MOST_CANDIDATES, whole_ms);
+    let (least, _) = reach(program);
+    let of = |tried: &[Timed]| finalists(program, tried).cloned().collect();
+    let mut groups = Group::all(program, &tuned.tried, &of, whole_ms);
     let unknowns = |most: usize| groups.iter().map(|group| group.candidates.len().min(most) - 1).sum::<usize>();
     // Few steps have time for many candidates, many for those that are likely the best.
-    let each = |most: usize| if most > finalists { GRAPHS_EACH.end } else { GRAPHS_EACH.start };
+    let each = |most: usize| if most > least { GRAPHS_EACH.end } else { GRAPHS_EACH.start };
     let most = (2..=MANY_FINALISTS).rev().find(|most| unknowns(*most) * each(*most) <= graphs).unwrap_or(2);
     groups.iter_mut().for_each(|group| group.compared = group.candidates.len().min(most));
     groups

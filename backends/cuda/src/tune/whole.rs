@@ -29,13 +29,11 @@ pub struct Group {
 }
 
 impl Group {
-    /// The groups of a program that have a choice and some share of the whole, with the first `most` candidates that are
-    /// slower than the first by no more than `slack`.
+    /// The groups of a program that have a choice and some share of the whole; `candidates`: which of what was tried.
     pub fn all(
         program: &Program,
         tried: &BTreeMap<String, Vec<Timed>>,
-        slack: f64,
-        most: usize,
+        candidates: &dyn Fn(&[Timed]) -> Vec<Timed>,
         whole_ms: f64,
     ) -> Vec<Self> {
         let mut groups: BTreeMap<String, Self> = BTreeMap::new();
@@ -48,7 +46,7 @@ impl Group {
             let group = groups.entry(signature.clone()).or_insert_with(|| Self {
                 signature,
                 steps: Vec::new(),
-                candidates: tried.iter().filter(|timed| timed.us <= tried[0].us * slack).take(most).cloned().collect(),
+                candidates: candidates(tried),
                 compared: 0,
                 us: 0.0,
                 now: 0,
