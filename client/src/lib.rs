@@ -17,6 +17,7 @@
 
 pub mod backoff;
 pub mod blobs;
+pub mod blocking;
 pub mod client;
 pub mod connect;
 pub mod endpoint;

@@ -8,8 +8,8 @@
 //! Crash safety: data lies under its digest; `SCOPE.json`, replaced by rename, says which data is a scope's newest here.
 //! What is used is checked against its digest first.
 
-use super::{blocking::blocking, joins::Joins, log::AttemptLog, models::is_sound};
-use planforge_client::Blobs;
+use super::{joins::Joins, log::AttemptLog, models::is_sound};
+use planforge_client::{Blobs, blocking::blocking};
 use planforge_proto::v1;
 use planforge_types::{
     Digest, DigestWriter, Sku, durable,

@@ -5,7 +5,6 @@
 
 use super::{
     Shared,
-    blocking::blocking,
     process::{Worker, WorkerLimits, WorkerStart},
 };
 use crate::host::{
@@ -14,6 +13,7 @@ use crate::host::{
     state::new_id,
 };
 use nix::sys::signal::Signal;
+use planforge_client::blocking::blocking;
 use planforge_types::fingerprint::{DeviceKind, DiscoveredDevice};
 use std::{ffi::OsString, fmt, fs, io, sync::Arc, time::Duration};
 use tokio::{io::AsyncReadExt as _, sync::Mutex, time::timeout};

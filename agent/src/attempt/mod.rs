@@ -16,7 +16,6 @@
 //! | [`spans`] | what is told of it to whoever takes traces |
 //! | [`models`] | model files by digest, kept between attempts |
 
-mod blocking;
 pub mod caches;
 pub mod device_check;
 pub mod joins;
@@ -30,8 +29,6 @@ pub mod spans;
 mod supervise;
 mod take_device;
 mod uploads;
-
-pub(crate) use blocking::blocking;
 
 use crate::{
     AttemptKey, Limits,

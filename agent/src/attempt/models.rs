@@ -4,9 +4,8 @@
 //! names the model knows its external data by. The cache is bounded with all else that the host keeps
 //! (`host/room.rs`); what an attempt is laying out, or has a link to, stays.
 
-use super::blocking::blocking;
 use crate::host::room::{Freed, Room};
-use planforge_client::{BlobError, Blobs};
+use planforge_client::{BlobError, Blobs, blocking::blocking};
 use planforge_types::{Digest, DigestWriter};
 use std::{
     collections::{BTreeSet, HashMap},

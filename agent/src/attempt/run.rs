@@ -5,7 +5,6 @@
 
 use super::{
     Attempt, Ended, Facts, Failed, Measured, Note, Stop,
-    blocking::blocking,
     caches::{CACHE_FILE, Offered, TakenCache},
     device_check,
     log::AttemptLog,
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::host::{baselines, lock::Holder, state::new_id};
 use futures::FutureExt as _;
-use planforge_client::{BlobError, backoff::Backoff};
+use planforge_client::{BlobError, backoff::Backoff, blocking::blocking};
 use planforge_proto::v1;
 use planforge_types::{
     Digest, FailureClass,

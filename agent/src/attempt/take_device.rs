@@ -1,10 +1,11 @@
 //! Waiting for a device's lock on this host: what a dead agent left on it is killed, and who else has it is named.
 
-use super::{Attempt, Failed, blocking::blocking, log::AttemptLog};
+use super::{Attempt, Failed, log::AttemptLog};
 use crate::host::{
     lock::{self, DeviceLock, Holder, LockError, Taken},
     proc,
 };
+use planforge_client::blocking::blocking;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 

@@ -1,7 +1,8 @@
 //! What an attempt brings to the blob store: plan, card, report, artifacts, log.
 
-use super::{Attempt, Ended, Failed, Made, Measured, blocking::blocking, log::AttemptLog};
+use super::{Attempt, Ended, Failed, Made, Measured, log::AttemptLog};
 use bytes::Bytes;
+use planforge_client::blocking::blocking;
 use planforge_identity::model::model_digest;
 use planforge_proto::v1;
 use planforge_types::{

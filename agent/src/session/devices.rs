@@ -2,12 +2,13 @@
 
 use super::Agent;
 use crate::{
-    attempt::{blocking, device_check},
+    attempt::device_check,
     host::{
         devices::{DeviceError, by_id, to_wire},
         lock::{self, Holder, Taken},
     },
 };
+use planforge_client::blocking::blocking;
 use planforge_proto::v1::{self, agent_message::Kind as Say};
 use planforge_types::fingerprint::DiscoveredDevice;
 use std::{collections::BTreeMap, path::Path, time::Duration};

@@ -19,7 +19,7 @@ mod telemetry;
 use crate::{
     AgentConfig, AgentError, AttemptKey,
     attempt::{
-        Note, Shared, Stop, blocking, caches::Caches, device_check::DeviceCheck, joins::Joins, models::ModelCache,
+        Note, Shared, Stop, caches::Caches, device_check::DeviceCheck, joins::Joins, models::ModelCache,
         process::Spawner,
     },
     enrollment,
@@ -33,7 +33,7 @@ use crate::{
 use attempts::Running;
 use devices::{Checked, clear_orphans};
 use link::{HEARTBEAT_DEFAULT, Link, LinkEvent, heartbeat_every};
-use planforge_client::{Client, backoff::Backoff};
+use planforge_client::{Client, backoff::Backoff, blocking::blocking};
 use planforge_proto::v1::{self, agent_message::Kind as Say};
 use planforge_types::fingerprint::DiscoveredDevice;
 use std::{

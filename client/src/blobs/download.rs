@@ -3,7 +3,10 @@
 use super::{
     BlobError, Blobs, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, direct::PLANFORGE_DIRECT, number,
 };
-use crate::failure::causes;
+use crate::{
+    blocking::{blocking, joined},
+    failure::causes,
+};
 use bytes::Bytes;
 use planforge_types::{Digest, DigestWriter, durable};
 use reqwest::{Method, Response, StatusCode, header};
@@ -298,7 +301,7 @@ impl Blobs {
             progress(at);
         };
         drop(sender);
-        let (part, written) = writer.await.expect("writing pieces does not panic");
+        let (part, written) = joined(writer).await;
         (part, written.and(received))
     }
 
@@ -338,9 +341,4 @@ impl Blobs {
         }
         self.body(response, url, limit_bytes).await
     }
-}
-
-/// Runs disk work on a thread that may block.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.expect("disk work does not panic")
 }

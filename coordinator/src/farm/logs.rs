@@ -15,8 +15,9 @@ use crate::core::{JobId, SessionId};
 use std::{
     collections::BTreeMap,
     fs::File,
-    io,
+    future, io,
     os::unix::fs::FileExt as _,
+    panic,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -108,7 +109,12 @@ impl Live {
             log.put_away(&mut body);
             done
         });
-        done.await.expect("work on a log does not panic")
+        match done.await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
+            // The process ends, and did not begin it: nothing comes after that.
+            Err(_) => future::pending().await,
+        }
     }
 
     /// Makes the file, or goes on with what an earlier session or process left.

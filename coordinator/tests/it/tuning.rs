@@ -152,7 +152,7 @@ async fn of_two_hosts_that_build_at_once_the_later_ones_cache_waits_for_the_next
     assert_eq!((kept.generation, kept.digest), (1, support::digest_of("by one").to_string()));
     let by_two = support::digest_of("by two").to_string();
     let beside = v1::CacheBeside { digest: by_two.clone(), size_bytes: 6, job: later.id, agent: "host-b".into() };
-    assert_eq!(kept.beside, [beside.clone()]);
+    assert_eq!(kept.beside, std::slice::from_ref(&beside));
     // It outlives the coordinator, and stays with the newest until a build says that it holds it.
     farm.close().await;
     let farm = open(store, &blobs).await;
@@ -162,7 +162,7 @@ async fn of_two_hosts_that_build_at_once_the_later_ones_cache_waits_for_the_next
     {
         submit(&farm, &blobs, &format!("n{number}")).await;
         let assign = one.assigned().await;
-        assert_eq!(assign.cache.as_ref().unwrap().beside, [beside.clone()]);
+        assert_eq!(assign.cache.as_ref().unwrap().beside, std::slice::from_ref(&beside));
         learn_with(&mut one, &blobs, &assign, scope("Tesla T4"), content, joined).await;
     }
     let kept = caches(&farm).await.remove(0);
