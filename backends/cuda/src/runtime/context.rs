@@ -34,11 +34,7 @@ impl Context {
         program.check()?;
         let memory = Memory::new(device, program, weights, &program.workspaces_bytes())?;
         let schedule = Schedule::of(program);
-        let mut ready = Vec::with_capacity(program.steps.len());
-        for (number, step) in program.steps.iter().enumerate() {
-            let tactic = step.tactic.as_ref();
-            ready.push(prepare_step(device, program, &schedule, number, tactic, &memory, kernels)?);
-        }
+        let mut ready = prepare_all(device, program, &schedule, &memory, kernels)?;
         keep_libraries_behind(device, program, &mut ready)?;
         let stream = device.gpu.stream()?;
         // Once outside of a capture: libraries set things up at their first call.
@@ -124,6 +120,18 @@ pub(crate) fn prepare_step(
         ready.begin_after_all();
     }
     Ok(ready)
+}
+
+/// Makes every step ready to be computed by the tactic it has.
+pub(crate) fn prepare_all(
+    device: &Device,
+    program: &Program,
+    schedule: &Schedule,
+    memory: &Memory,
+    kernels: &mut Kernels,
+) -> Result<Vec<Ready>> {
+    let mut ready = |number: usize, tactic| prepare_step(device, program, schedule, number, tactic, memory, kernels);
+    program.steps.iter().enumerate().map(|(number, step)| ready(number, step.tactic.as_ref())).collect()
 }
 
 /// All steps as one graph, from `stream` on and with `sides` beside it; the memory that they were made ready for has to

@@ -148,10 +148,9 @@ mod tests {
         let steps = vec![step("first", 16, 5), step("alike", 16, 5), step("other", 24, 6)];
         let program = Program { buffers: vec![buffer], steps, ..Program::default() };
         let key = |step: &Step, engine: i64| plan_key(&program, &step.work, engine, &[(1, 2)]);
-        let [first, tried, other] = [key(&program.steps[0], 5), key(&program.steps[0], 9), key(&program.steps[2], 6)];
+        let [first, tried] = [5, 9].map(|engine| key(&program.steps[0], engine));
+        // The other's engine does not compile, and has no text.
         let texts = BTreeMap::from([(first.clone(), "first".to_owned()), (tried, "tried".to_owned())]);
         assert_eq!(plans_of(&program, &texts), BTreeMap::from([(first, "first".to_owned())]));
-        // Engines that do not compile have no text.
-        assert!(!texts.contains_key(&other));
     }
 }

@@ -18,7 +18,7 @@ mod ready;
 mod timing;
 
 pub use context::Context;
-pub(crate) use context::{capture, keep_libraries_behind, prepare_step};
+pub(crate) use context::{capture, keep_libraries_behind, prepare_all, prepare_step};
 pub use library::{End, bind, end, pattern, product};
 pub use library_plans::LibraryPlans;
 pub(crate) use library_plans::{plan_key, plans_of};

@@ -5,8 +5,10 @@ use super::{
     Streams, Timed, Times, Tuned,
     climb::{Look, MANY, climb, leap},
     proof::Proof,
-    recalled, streams,
-    whole::{Group, Whole, further, prefer_all},
+    recalled,
+    refine::finalists,
+    streams,
+    whole::{Group, LAUNCHES, Whole, further, prefer_all},
 };
 use crate::{
     program::{MAX_WORKSPACE_BYTES, Program, Step},
@@ -15,15 +17,11 @@ use crate::{
 use planforge_kernels_cuda::device::DeviceError;
 use std::time::{Duration, Instant};
 
-/// Candidates of a step that are exchanged, the best included, and how much slower by itself one may be.
+/// Candidates of a step that are exchanged, the best included.
 const CANDIDATES: usize = 5;
-const SLACK: f64 = 1.3;
 /// Making them ready ends about after this time, and all of it after this.
 const LONGEST_READY: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_millis(1500);
-/// Launches of a graph that is looked at roughly, and of one that is compared with care.
-const LAUNCHES: usize = 5;
-const LAUNCHES_AT_LAST: usize = 25;
 /// What the program made anew has to show beside the one before: another memory alone makes half a percent.
 const PROOF: Proof = Proof { gain: 0.997, turns: 2 };
 
@@ -78,7 +76,8 @@ fn exchanged(
     let mut kernels = Kernels::new();
     let mut whole = Whole::new(device, &other, &memory, &mut kernels)?;
     let first_ms = whole.ms(LAUNCHES)?;
-    let mut groups = Group::all(&other, &tried, &candidates, first_ms);
+    let of = |tried: &[Timed]| finalists(&other, tried).take(CANDIDATES).cloned().collect();
+    let mut groups = Group::all(&other, &tried, &of, first_ms);
     groups.sort_by(|a, b| b.us.total_cmp(&a.us));
     let mut ready = 0;
     while ready < groups.len() && began.elapsed() < LONGEST_READY {
@@ -91,8 +90,7 @@ fn exchanged(
     let mut looks = 0;
     let mut look = |choice: &[usize], look: Look| {
         looks += 1;
-        let launches = if look == Look::Rough { LAUNCHES } else { LAUNCHES_AT_LAST };
-        whole.ms_of(&mut groups, choice, launches).map(|ms| ms.unwrap_or(f64::INFINITY))
+        whole.look(&mut groups, choice, look)
     };
     let go_on = || began.elapsed() < LONGEST;
     let begin = vec![0; ready];
@@ -126,10 +124,6 @@ fn exchanged(
     }
     prefer_all(&other, &groups, &best.choice, learn.tuned, learn.times);
     Ok(Some((other, made)))
-}
-
-fn candidates(tried: &[Timed]) -> Vec<Timed> {
-    tried.iter().filter(|timed| timed.us <= tried[0].us * SLACK).take(CANDIDATES).cloned().collect()
 }
 
 /// `single` with the tactics of `other`, which is the same program on streams: what a build makes that knows them.
@@ -217,9 +211,7 @@ mod tests {
         assert_eq!(tuned.tried["product 1"][0].source.as_ref().map(|source| source.name.as_str()), Some("d"));
 
         let mut again = Program { sources: Vec::new(), ..draft };
-        for (number, step) in again.steps.iter_mut().enumerate() {
-            (step.tactic, step.name) = (None, format!("product {number}"));
-        }
+        again.steps.iter_mut().for_each(|step| step.tactic = None);
         let mut found = Tuned::default();
         assert!((0..2).all(|step| recall(&mut again, step, &times, &mut found)));
         again.drop_unused_sources();

@@ -16,7 +16,7 @@ use super::{
     Timed, Tuned,
     climb::{Exchange, FEW, Look, MANY, Reached, climb, leap},
     screen::Screen,
-    whole::{Group, Whole, further, prefer_all},
+    whole::{Group, LAUNCHES, LAUNCHES_AT_LAST, Whole, further, prefer_all},
 };
 use crate::{
     program::Program,
@@ -42,9 +42,6 @@ const FINALISTS_OF_ROWS: usize = 10;
 const SLACK_OF_ROWS: f64 = 2.0;
 /// The experiment ends about after this time.
 const LONGEST: Duration = Duration::from_millis(4000);
-/// Launches of a graph whose steps were drawn or that is looked at roughly, and of those that are compared with care.
-const LAUNCHES: usize = 5;
-const LAUNCHES_AT_LAST: usize = 25;
 /// Graphs are timed in rounds of so many, after each of which candidates are given up.
 const ROUND: usize = 60;
 /// Where every candidate is tried by itself in less than this time, that is done, from several beginnings, for about so long.
@@ -139,8 +136,7 @@ fn climbed(
     let mut tried = 0;
     let mut look = |choice: &[usize], look: Look| {
         tried += 1;
-        let launches = if look == Look::Rough { LAUNCHES } else { LAUNCHES_AT_LAST };
-        graph.ms_of(groups, choice, launches).map(|ms| ms.unwrap_or(f64::INFINITY))
+        graph.look(groups, choice, look)
     };
     let found_ms = look(&found, Look::Careful)?;
     let mut best = Reached { choice: found.clone(), ms: found_ms };

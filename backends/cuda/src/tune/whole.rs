@@ -1,10 +1,14 @@
 //! All steps of a program as one graph, in which groups of equal steps exchange candidates.
 
-use super::{Timed, Times, Tuned, climb::Exchange};
+use super::{
+    Timed, Times, Tuned,
+    climb::{Exchange, Look},
+};
 use crate::{
     program::{Program, Work},
     runtime::{
-        Device, Kernels, Memory, Ready, Result, RuntimeError, capture, graph_ms, keep_libraries_behind, prepare_step,
+        Device, Kernels, Memory, Ready, Result, RuntimeError, capture, graph_ms, keep_libraries_behind, prepare_all,
+        prepare_step,
     },
     schedule::Schedule,
     signature::signature,
@@ -12,6 +16,9 @@ use crate::{
 use planforge_kernels_cuda::device::{DeviceError, Stream};
 use std::collections::BTreeMap;
 
+/// Launches of a graph whose steps were drawn or that is looked at roughly, and of those that are compared with care.
+pub const LAUNCHES: usize = 5;
+pub const LAUNCHES_AT_LAST: usize = 25;
 /// A step whose share of the whole is less is not worth a comparison.
 const LEAST_SHARE: f64 = 0.001;
 
@@ -128,10 +135,7 @@ impl<'a> Whole<'a> {
     /// With the tactics that the steps have, in memory that has to outlive it.
     pub fn new(device: &'a Device, program: &'a Program, memory: &Memory, kernels: &mut Kernels) -> Result<Self> {
         let schedule = Schedule::of(program);
-        let tactics = program.steps.iter().map(|step| step.tactic.as_ref());
-        let ready = (0..).zip(tactics);
-        let ready = ready.map(|(step, tactic)| prepare_step(device, program, &schedule, step, tactic, memory, kernels));
-        let ready = ready.collect::<Result<_>>()?;
+        let ready = prepare_all(device, program, &schedule, memory, kernels)?;
         let sides = (1..schedule.streams).map(|_| device.gpu.stream()).collect::<std::result::Result<_, _>>()?;
         Ok(Self { device, program, schedule, ready, sides })
     }
@@ -152,6 +156,12 @@ impl<'a> Whole<'a> {
                 group.compared += usize::from(number < compared);
             }
         }
+    }
+
+    /// Median time with such candidates, as exchanges are measured; infinite where they do not run.
+    pub fn look(&mut self, groups: &mut [Group], choice: &[usize], look: Look) -> Result<f64> {
+        let launches = if look == Look::Rough { LAUNCHES } else { LAUNCHES_AT_LAST };
+        Ok(self.ms_of(groups, choice, launches)?.unwrap_or(f64::INFINITY))
     }
 
     /// Median time with such candidates; `None` where they do not run in a graph.
