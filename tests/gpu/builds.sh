@@ -2,7 +2,7 @@
 # How much cold builds of one model differ: builds.sh PLANFORGE OUT BUILDS [MODEL|FILE.onnx...]
 #
 # Builds every model so many times, each time in an empty folder, in turns, and measures each plan in the job that built
-# it. A line for each build is in OUT/builds.txt (model, number, median in us, seconds of the build), what the search said
+# it; only the device's ceilings and the models' right outputs are taken along, which no search reads. A line for each build is in OUT/builds.txt (model, number, median in us, seconds of the build), what the search said
 # of its stages in OUT/stages.txt. Run again it goes on where it ended. With KEEP_CACHES the tactics that each build knew
 # are kept in OUT too.
 set -u
@@ -19,6 +19,8 @@ for number in $(seq "$builds"); do
         grep -q "^$name $number " "$out/builds.txt" && continue
         [ -e "$name.onnx" ] || "$planforge" testmodel "$name" -o "$name.onnx" >/dev/null || continue
         export PLANFORGE_DATA=$work/data-$name-$number
+        mkdir -p known "$PLANFORGE_DATA"
+        cp -r known/. "$PLANFORGE_DATA"
         PLANFORGE_LOG=info timeout 150 "$planforge" build "$name.onnx" --precision fp16 -o "$name-$number.plan" >last.txt 2>&1 || {
             echo "FAILED: $name: $(tail -c 300 last.txt)"
             continue
@@ -27,8 +29,9 @@ for number in $(seq "$builds"); do
         seconds=$(sed -n 's/^build *\([0-9.]*\) s, .*/\1/p' last.txt)
         echo "$name $number $us $seconds" | tee -a "$out/builds.txt"
         job=$("$planforge" jobs | grep -oE '^[0-9a-z]{12}' | head -1)
-        { echo "## $name $number"; "$planforge" logs "$job" | grep -aE 'candidates are|kernels without|spread over'; } >>"$out/stages.txt"
+        { echo "## $name $number"; "$planforge" logs "$job" | grep -aE 'candidates are|kernels without|spread over|on streams|those tactics'; } >>"$out/stages.txt"
         [ -z "${KEEP_CACHES:-}" ] || find "$PLANFORGE_DATA" -name '*.cache' -exec gzip -c {} + >"$out/$name-$number.cache.gz"
+        (cd "$PLANFORGE_DATA" && find . -type d \( -name ceilings -o -name oracles \) -exec cp -r --parents {} "$work/known" \;)
         rm -rf "$PLANFORGE_DATA"
     done
 done

@@ -12,6 +12,7 @@
 //! | [`pinned`] | host memory for copies in stream order |
 //! | [`blaslt`] | matrix products with epilogues, and the search over their algorithms |
 //! | [`dnn`] | cuDNN operation graphs: description, engines that run them, plans |
+//! | `pool` | streams that are lent again |
 //! | [`nvtx`] | named ranges for profilers |
 //!
 //! Every library is optional: a function that needs one takes the token that only a loaded library gives.
@@ -27,3 +28,4 @@ pub mod libraries;
 pub mod nvrtc;
 pub mod nvtx;
 pub mod pinned;
+mod pool;
