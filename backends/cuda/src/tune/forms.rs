@@ -1,6 +1,6 @@
 //! Forms of one program, which compute the same by other steps: each is tuned, and the quickest whole is taken.
 
-use super::{Effort, Streams, Times, Tuned, beside, choose_streams, target_of, tune};
+use super::{Effort, Streams, Times, Tuned, again, choose_streams, target_of, tune};
 use crate::{
     codegen::gemm,
     lower::{chain, heads},
@@ -57,9 +57,9 @@ pub fn quickest(
         let step_us = tuned.tried.iter().filter_map(|(step, timed)| Some((step.as_str(), timed.first()?.us))).collect();
         let single = program.clone();
         let mut context = choose_streams(device, &mut program, weights, &step_us, effort.compares, streams)?;
-        if effort.compares && tuned.timed > 0 && program.steps.iter().any(|step| step.stream > 0) {
-            let learn = beside::Learn { tuned: &mut tuned, times, streams };
-            context = beside::exchange(device, &single, &mut program, context, weights, learn)?;
+        if effort.compares && tuned.timed > 0 {
+            let learn = again::Learn { tuned: &mut tuned, times, streams };
+            context = again::exchange(device, &single, &mut program, context, weights, learn)?;
         }
         timed += tuned.timed;
         known += tuned.known;

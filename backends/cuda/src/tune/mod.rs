@@ -1,8 +1,8 @@
 //! Candidates for every step, timed on the device in the state the engine has; equal steps are timed once.
 
+mod again;
 mod agree;
 mod ahead;
-mod beside;
 mod climb;
 mod forms;
 mod late;

@@ -1,5 +1,6 @@
-//! Tactics once more, where the steps are on streams: kernels that run at once share multiprocessors and memory, and
-//! candidates that make no difference one after the other do so beside others.
+//! Tactics once more, in the program as it will be used: on its streams, where kernels that run at once share
+//! multiprocessors and memory, and candidates that make no difference one after the other do so beside others; and with
+//! what was loaded to time candidates gone, which a process's speed depends on (docs/measurements/cuda-product.md).
 
 use super::{
     Streams, Timed, Times, Tuned,
@@ -17,8 +18,9 @@ use crate::{
 use planforge_kernels_cuda::device::DeviceError;
 use std::time::{Duration, Instant};
 
-/// Candidates of a step that are exchanged, the best included.
+/// Candidates of a step that are exchanged, the best included; more where there are fewer exchanges than that.
 const CANDIDATES: usize = 5;
+const EXCHANGES: usize = 120;
 /// Making them ready ends about after this time, and all of it after this.
 const LONGEST_READY: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_millis(1500);
@@ -32,8 +34,8 @@ pub(super) struct Learn<'a> {
     pub streams: &'a mut Streams,
 }
 
-/// Exchanges tactics of `program`, whose steps are on streams and which runs in `context`, for those with which it is
-/// quickest there. `single` is the same with all steps on one stream.
+/// Exchanges tactics of `program`, which runs in `context`, for those with which it is quickest there. `single` is the same
+/// with all steps on one stream.
 pub(super) fn exchange(
     device: &Device,
     single: &Program,
@@ -52,7 +54,7 @@ pub(super) fn exchange(
         Ok(None) => Ok(context),
         Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => Err(error),
         Err(error) => {
-            tracing::debug!(%error, "tactics are not exchanged on streams");
+            tracing::debug!(%error, "tactics are not exchanged again");
             Ok(context)
         }
     }
@@ -76,9 +78,11 @@ fn exchanged(
     let mut kernels = Kernels::new();
     let mut whole = Whole::new(device, &other, &memory, &mut kernels)?;
     let first_ms = whole.ms(LAUNCHES)?;
-    let of = |tried: &[Timed]| finalists(&other, tried).take(CANDIDATES).cloned().collect();
+    let of = |tried: &[Timed]| finalists(&other, tried).cloned().collect();
     let mut groups = Group::all(&other, &tried, &of, first_ms);
     groups.sort_by(|a, b| b.us.total_cmp(&a.us));
+    let each = candidates_each(groups.len());
+    groups.iter_mut().for_each(|group| group.candidates.truncate(each));
     let mut ready = 0;
     while ready < groups.len() && began.elapsed() < LONGEST_READY {
         groups[ready].compared = 1;
@@ -99,15 +103,7 @@ fn exchanged(
     let climbed_ms = best.ms;
     let best = leap(best, &exchanges, MANY, &mut look, &go_on)?;
     let (exchanges, seconds) = (exchanges.len(), began.elapsed().as_secs_f32());
-    tracing::info!(
-        looks,
-        exchanges,
-        found_ms,
-        climbed_ms,
-        best_ms = best.ms,
-        seconds,
-        "tactics are exchanged on streams"
-    );
+    tracing::info!(looks, exchanges, found_ms, climbed_ms, best_ms = best.ms, seconds, "tactics are exchanged again");
     if best.choice.iter().all(|&candidate| candidate == 0) {
         return Ok(None);
     }
@@ -126,6 +122,11 @@ fn exchanged(
     Ok(Some((other, made)))
 }
 
+/// Candidates of each of so many groups.
+fn candidates_each(groups: usize) -> usize {
+    (1 + EXCHANGES / groups.max(1)).max(CANDIDATES)
+}
+
 /// `single` with the tactics of `other`, which is the same program on streams: what a build makes that knows them.
 fn on_one(single: &Program, other: &Program) -> Program {
     let steps = other.steps.iter().map(|step| Step { stream: 0, ..step.clone() }).collect();
@@ -142,6 +143,11 @@ mod tests {
         tune::recall,
         view::{BufferId, Kind, View},
     };
+
+    #[test]
+    fn few_groups_exchange_more_candidates() {
+        assert_eq!([1, 6, 24, 30, 41, 500].map(candidates_each), [121, 21, 6, 5, 5, 5]);
+    }
 
     /// Two products of one input, each with two candidates of which the first is chosen, as a search leaves it.
     fn tuned() -> (Program, Tuned, Times) {
