@@ -9,7 +9,12 @@ use planforge_backend::LoadOptions;
 use planforge_cuda::engine::Engine;
 use planforge_kernels_cuda::device::{DeviceError, Gpu, Graph, Stream};
 use planforge_worker::verify::inputs;
-use std::{env, error::Error, path::Path};
+use std::{
+    env,
+    error::Error,
+    io::{self, Write as _},
+    path::Path,
+};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -27,12 +32,13 @@ fn main() -> Outcome<()> {
     engine.bind(&inputs::generate(&inputs::of_ports(&engine.inputs(), None), 7))?;
     let captured = engine.current()?;
     let copies = Copies::new(&engine.device.gpu)?;
+    let mut out = io::stdout().lock();
     let (mut first_us, mut slowest) = ([0.0; 2], [1.0f64; 2]);
     for round in 0..=rounds {
         let context = &captured.context;
-        let plan_us = median_us(context.stream(), &mut || Ok(context.launch()?))?;
+        let plan_us = median_us(context.stream(), &mut || context.launch().map_err(Box::from))?;
         let times_us = [plan_us, copies.us()?];
-        println!("round {round:3}: plan {:8.1} us, copies {:6.1} us", times_us[0], times_us[1]);
+        writeln!(out, "round {round:3}: plan {:8.1} us, copies {:6.1} us", times_us[0], times_us[1])?;
         if round == 0 {
             first_us = times_us;
         }
@@ -45,7 +51,7 @@ fn main() -> Outcome<()> {
         captured.another_context(&engine.device)?;
     }
     let [plan, copies] = slowest.map(|slowest| 100.0 * (slowest - 1.0));
-    println!("the slowest round: plan {plan:.1} % slower than the first, copies {copies:.1} %");
+    writeln!(out, "the slowest round: plan {plan:.1} % slower than the first, copies {copies:.1} %")?;
     Ok(())
 }
 
@@ -72,7 +78,7 @@ impl Copies {
 
     fn us(&self) -> Outcome<f64> {
         // SAFETY: the memory lives.
-        median_us(&self.stream, &mut || Ok(unsafe { self.graph.launch()? }))
+        median_us(&self.stream, &mut || unsafe { self.graph.launch() }.map_err(Box::from))
     }
 }
 
