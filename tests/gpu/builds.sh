@@ -2,9 +2,10 @@
 # How much cold builds of one model differ: builds.sh PLANFORGE OUT BUILDS [MODEL|FILE.onnx...]
 #
 # Builds every model so many times, each time in an empty folder, in turns, and measures each plan in the job that built
-# it; only the device's ceilings and the models' right outputs are taken along, which no search reads. A line for each build is in OUT/builds.txt (model, number, median in us, seconds of the build), what the search said
-# of its stages in OUT/stages.txt. Run again it goes on where it ended. With KEEP_CACHES the tactics that each build knew
-# are kept in OUT too.
+# it; only the device's ceilings and the models' right outputs are taken along, which no search reads. A line for each
+# build is in OUT/builds.txt (model, number, median in us, seconds of the build), what the search said of its stages in
+# OUT/stages.txt. Run again it goes on where it ended. With KEEP_CACHES the tactics that each build knew are kept in OUT
+# too.
 set -u
 planforge=$(realpath "$1"); mkdir -p "$2"; out=$(realpath "$2"); builds=$3; shift 3
 models=${*:-mobilenet-v3-large efficientnet-b0 resnet50 bert-base vit-b-16 yolo-s}

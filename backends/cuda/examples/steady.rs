@@ -7,7 +7,7 @@
 
 use planforge_backend::LoadOptions;
 use planforge_cuda::engine::Engine;
-use planforge_kernels_cuda::device::{DeviceError, Gpu, Graph, Stream};
+use planforge_kernels_cuda::device::{Buffer, DeviceError, Gpu, Graph, Stream};
 use planforge_worker::verify::inputs;
 use std::{
     env,
@@ -60,7 +60,7 @@ struct Copies {
     stream: Stream,
     graph: Graph,
     /// What the graph copies within.
-    _memory: planforge_kernels_cuda::device::Buffer,
+    _memory: Buffer,
 }
 
 impl Copies {

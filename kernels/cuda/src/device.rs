@@ -152,8 +152,8 @@ impl Gpu {
 
     /// A stream that waits for no other; what an earlier user queued on it may still run.
     ///
-    /// None is destroyed before the device goes: from the driver's tenth destroyed stream or so on, every kernel of the
-    /// process that fills the device takes up to 0.4 us longer (docs/measurements/cuda-product.md).
+    /// None is destroyed before the device goes: contexts that came and went with streams of their own left the process in
+    /// a state in which every kernel that fills the device takes up to 0.4 us longer (docs/measurements/cuda-product.md).
     pub fn stream(&self) -> Result<Stream> {
         self.streams.take(|| doing("make a stream", self.context.new_stream())).map(Stream)
     }

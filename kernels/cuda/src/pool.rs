@@ -1,21 +1,13 @@
 //! Things that are made once, and lent again when nobody holds them any more.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
+#[derive(Debug)]
 pub struct Pool<T>(Mutex<Vec<Arc<T>>>);
 
 impl<T> Default for Pool<T> {
     fn default() -> Self {
         Self(Mutex::default())
-    }
-}
-
-impl<T> fmt::Debug for Pool<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Pool")
     }
 }
 

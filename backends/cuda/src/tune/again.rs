@@ -127,7 +127,7 @@ fn candidates_each(groups: usize) -> usize {
     (1 + EXCHANGES / groups.max(1)).max(CANDIDATES)
 }
 
-/// `single` with the tactics of `other`, which is the same program on streams: what a build makes that knows them.
+/// `single` with the tactics of `other`, which is the same program on its streams: what a build makes that knows them.
 fn on_one(single: &Program, other: &Program) -> Program {
     let steps = other.steps.iter().map(|step| Step { stream: 0, ..step.clone() }).collect();
     Program { steps, sources: other.sources.clone(), ..single.clone() }
