@@ -259,6 +259,10 @@ pub enum Command {
     /// Compile kernels that standard input brings; workers start this
     #[command(hide = true)]
     CompileKernels,
+    #[cfg(feature = "local")]
+    /// Time the candidates that standard input names; workers start this
+    #[command(hide = true)]
+    TimeCandidates,
 }
 
 #[cfg(test)]

@@ -112,7 +112,11 @@ fn run_command(command: Command, context: &Context<'_>) -> Result<(), Failure> {
         #[cfg(feature = "local")]
         Command::Token(args) => context.block_on(token::run(context, args)),
         #[cfg(feature = "local")]
-        Command::Worker | Command::CheckDevice { .. } | Command::RunSteps { .. } | Command::CompileKernels => {
+        Command::Worker
+        | Command::CheckDevice { .. }
+        | Command::RunSteps { .. }
+        | Command::CompileKernels
+        | Command::TimeCandidates => {
             unreachable!("main runs what agents and workers start")
         }
         Command::Completions(args) => completions::run(context, args, Cli::grammar()),

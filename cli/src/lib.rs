@@ -80,6 +80,8 @@ mod settings;
 mod signals;
 mod tables;
 mod telemetry;
+#[cfg(feature = "local")]
+mod time_candidates;
 mod times;
 mod traces;
 mod wait;
@@ -117,7 +119,7 @@ pub fn main() -> ExitCode {
     #[cfg(feature = "local")]
     // A worker reads its order from standard input and nothing else: no settings of its user may change it.
     if let cli::Command::Worker = parsed.command {
-        std::env::current_exe().map(compilers::use_processes_of).unwrap_or_default();
+        start_processes_of_this_program();
         return planforge_agent::worker_main(backends::compilers(), &planforge_device::telemetry::for_device);
     }
     #[cfg(feature = "local")]
@@ -132,6 +134,11 @@ pub fn main() -> ExitCode {
     if let cli::Command::CompileKernels = parsed.command {
         return ended(compile_kernels::serve());
     }
+    #[cfg(feature = "local")]
+    if let cli::Command::TimeCandidates = parsed.command {
+        start_processes_of_this_program();
+        return ended(time_candidates::serve());
+    }
     let printer = printer::Printer::new(parsed.global.json, parsed.global.quiet);
     match dispatch::dispatch(parsed, &printer) {
         Ok(()) => ExitCode::SUCCESS,
@@ -140,6 +147,12 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.exit_code)
         }
     }
+}
+
+/// What is not done in this process is done in others of this program.
+#[cfg(feature = "local")]
+fn start_processes_of_this_program() {
+    std::env::current_exe().map(compilers::use_processes_of).unwrap_or_default();
 }
 
 /// How a process ends that others of this program start.

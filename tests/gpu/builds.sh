@@ -30,7 +30,7 @@ for number in $(seq "$builds"); do
         seconds=$(sed -n 's/^build *\([0-9.]*\) s, .*/\1/p' last.txt)
         echo "$name $number $us $seconds" | tee -a "$out/builds.txt"
         job=$("$planforge" jobs | grep -oE '^[0-9a-z]{12}' | head -1)
-        { echo "## $name $number"; "$planforge" logs "$job" | grep -aE 'candidates are|kernels without|spread over|exchanged again|those tactics'; } >>"$out/stages.txt"
+        { echo "## $name $number"; "$planforge" logs "$job" | grep -aE 'candidates are|kernels without|in the process that|spread over|exchanged again|those tactics'; } >>"$out/stages.txt"
         [ -z "${KEEP_CACHES:-}" ] || find "$PLANFORGE_DATA" -name '*.cache' -exec gzip -c {} + >"$out/$name-$number.cache.gz"
         (cd "$PLANFORGE_DATA" && find . -type d \( -name ceilings -o -name oracles \) -exec cp -r --parents {} "$work/known" \;)
         rm -rf "$PLANFORGE_DATA"

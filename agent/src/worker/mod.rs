@@ -66,15 +66,7 @@ impl Task {
 ///
 /// The process does nothing else: no other thread may use standard input or output.
 pub fn worker_main(compilers: Vec<Box<dyn Compiler>>, open_telemetry: &OpenTelemetry<'_>) -> ExitCode {
-    let wanted = std::env::var("PLANFORGE_LOG").ok().and_then(|wanted| wanted.parse().ok());
-    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    let layer = fmt::layer().with_writer(io::stderr);
-    let filtered = tracing_subscriber::registry().with(filter);
-    // An embedding program may have set up its own.
-    let _ = match std::env::var("PLANFORGE_LOG_FORMAT").is_ok_and(|format| format == "json") {
-        true => filtered.with(layer.fmt_fields(JsonFields::new()).event_format(lines::Flat)).try_init(),
-        false => filtered.with(layer.fmt_fields(log_fields()).with_ansi(false)).try_init(),
-    };
+    log_to_stderr();
     let mut out = match take_stdout() {
         Ok(out) => out,
         Err(error) => {
@@ -140,8 +132,21 @@ fn tell(out: &mut File, event: &impl serde::Serialize) {
     }
 }
 
+/// What a process logs goes to its standard error, as `PLANFORGE_LOG` and `PLANFORGE_LOG_FORMAT` ask.
+pub fn log_to_stderr() {
+    let wanted = std::env::var("PLANFORGE_LOG").ok().and_then(|wanted| wanted.parse().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let layer = fmt::layer().with_writer(io::stderr);
+    let filtered = tracing_subscriber::registry().with(filter);
+    // An embedding program may have set up its own.
+    let _ = match std::env::var("PLANFORGE_LOG_FORMAT").is_ok_and(|format| format == "json") {
+        true => filtered.with(layer.fmt_fields(JsonFields::new()).event_format(lines::Flat)).try_init(),
+        false => filtered.with(layer.fmt_fields(log_fields()).with_ansi(false)).try_init(),
+    };
+}
+
 /// Keeps the pipe to the agent under another descriptor and leads standard output to standard error.
-fn take_stdout() -> io::Result<File> {
+pub fn take_stdout() -> io::Result<File> {
     let pipe = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
     Ok(File::from(pipe))

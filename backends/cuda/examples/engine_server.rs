@@ -28,7 +28,7 @@ use planforge_cuda::{
     lower::{Lowered, changes_inputs, lower},
     program::{Edge, Program},
     runtime::{Constants, Context, Device, Kernels},
-    tune::{Effort, ReadyProgram, Streams, Times, quickest},
+    tune::{Effort, Knowledge, ReadyProgram, Times, quickest},
     versions::CUDA_REVISION,
     view::Kind,
 };
@@ -166,18 +166,19 @@ fn main() -> Outcome<()> {
     program.approximate_gelu = arguments.approximate_gelu;
     // What an older compiler timed may have been something else.
     let times_file = cache.join(format!("times-{CUDA_REVISION}.json"));
-    let mut known: Times = match std::fs::read(&times_file) {
+    let times: Times = match std::fs::read(&times_file) {
         Ok(bytes) => serde_json::from_slice(&bytes)?,
         Err(_) => Times::default(),
     };
+    let mut known = Knowledge { times, ..Knowledge::default() };
     let mut effort = Effort::of_level(arguments.level);
     effort.tries_late &= !arguments.libraries_behind;
     let began = Instant::now();
-    let ready = quickest(&device, &program, &weights, effort, &mut known, &mut Streams::new(), &mut |_, _, _| true)?;
+    let ready = quickest(&device, &program, &weights, effort, &mut known, &mut |_, _, _| true)?;
     let ReadyProgram { program, tuned, forms_ms, .. } = ready;
     let tuned_s = began.elapsed().as_secs_f64();
     if tuned.timed > 0 {
-        std::fs::write(&times_file, serde_json::to_vec(&known)?)?;
+        std::fs::write(&times_file, serde_json::to_vec(&known.times)?)?;
     }
     let mut kernels = Kernels::new();
     let contexts = (0..arguments.contexts)

@@ -16,7 +16,7 @@ use crate::{
     program::Program,
     runtime::{Constants, Device, RuntimeError, plans_of},
     source::source_digest,
-    tune::{Effort, ReadyProgram, Streams, Times, quickest},
+    tune::{Effort, GoOn, Knowledge, ReadyProgram, apart, quickest},
     versions::Versions,
     view::Kind,
 };
@@ -214,7 +214,7 @@ pub fn finish(
     draft: &Draft,
     level: u8,
     cache: &mut TacticCache,
-    go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
+    go_on: &mut GoOn<'_>,
 ) -> Result<Finished, RuntimeError> {
     device.add_library_plans(cache.library_plans());
     // Code that does not hold together is as good as absent.
@@ -225,8 +225,11 @@ pub fn finish(
     ahead.code.retain(|_, code| Cubin::parse(code).is_ok());
     ahead.code.iter().for_each(|(source, code)| device.add_code(*source, code.clone()));
     device.add_library_plans(ahead.plans.clone());
+    let (mut times, streams) = (cache.times(), cache.streams());
+    // Ahead of the weights, which that process has on the device too.
+    let apart = apart::time(device, &draft.programs, &draft.weights, level, &mut times, go_on)?;
+    let mut known = Knowledge { times, streams, apart };
     let weights = Constants::upload(device, &draft.weights)?;
-    let (mut times, mut streams): (Times, Streams) = (cache.times(), cache.streams());
     let mut finished = Finished {
         programs: Vec::new(),
         code: BTreeMap::new(),
@@ -238,7 +241,7 @@ pub fn finish(
         device_bytes: weights.len_bytes(),
     };
     for (program, &rows_apart) in draft.programs.iter().zip(&draft.rows_apart) {
-        let ready = quickest(device, program, &weights, Effort::of_level(level), &mut times, &mut streams, go_on)?;
+        let ready = quickest(device, program, &weights, Effort::of_level(level), &mut known, go_on)?;
         let ReadyProgram { program, tuned, context, .. } = ready;
         finished.timed += tuned.timed;
         finished.known += tuned.known;
@@ -257,7 +260,7 @@ pub fn finish(
         kernels: finished.code.keys().filter(|source| ahead.code.contains_key(source)).count(),
         plans: finished.library_plans.keys().filter(|key| ahead.plans.contains_key(*key)).count(),
     };
-    cache.learn(&times, streams, used);
+    cache.learn(&known.times, known.streams, used);
     cache.keep_code(&finished.code);
     Ok(finished)
 }

@@ -4,7 +4,10 @@
 //! A process is this very program, started once more with [`COMMAND`]; it answers until its input ends, so that none
 //! outlives who asked.
 
-use super::nvrtc::{self, Arch, CompileError, Compiled, Source};
+use super::{
+    messages::{read_message, write_message},
+    nvrtc::{self, Arch, CompileError, Compiled, Source},
+};
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
     path::{Path, PathBuf},
@@ -14,11 +17,6 @@ use std::{
 
 /// The first argument of a program that is to [`serve`].
 pub const COMMAND: &str = "compile-kernels";
-
-/// The longest field of a message; sources and cubins stay far below.
-const MAX_FIELD_BYTES: u32 = 256 << 20;
-/// The most fields of a message, options among them.
-const MAX_FIELDS: u32 = 1 << 10;
 
 /// What the first field of an answer says the others are.
 const COMPILED: &[u8] = b"compiled";
@@ -33,6 +31,11 @@ pub fn use_processes_of(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
+/// What [`use_processes_of`] said.
+pub fn program() -> Option<&'static Path> {
+    PROGRAM.get().map(PathBuf::as_path)
+}
+
 /// Compiles for as many threads at a time as there are. Its processes end with it.
 #[derive(Debug)]
 pub struct Compilers {
@@ -43,7 +46,7 @@ pub struct Compilers {
 impl Compilers {
     /// As this process was told to compile.
     pub fn here() -> Self {
-        Self::of(PROGRAM.get().cloned())
+        Self::of(program().map(Path::to_owned))
     }
 
     /// Processes of a program that serves; `None`: this one.
@@ -157,65 +160,9 @@ pub fn serve(input: impl Read, output: impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Number of fields, then each behind its length, little-endian.
-fn write_message(output: &mut impl Write, fields: &[&[u8]]) -> io::Result<()> {
-    let count = |count: usize| u32::try_from(count).map_err(|_| io::Error::other("a message is too long"));
-    output.write_all(&count(fields.len())?.to_le_bytes())?;
-    for field in fields {
-        output.write_all(&count(field.len())?.to_le_bytes())?;
-        output.write_all(field)?;
-    }
-    output.flush()
-}
-
-/// `None` where the input ends ahead of a message.
-fn read_message(input: &mut impl Read) -> io::Result<Option<Vec<Vec<u8>>>> {
-    let mut first = [0; 4];
-    if input.read(&mut first[..1])? == 0 {
-        return Ok(None);
-    }
-    input.read_exact(&mut first[1..])?;
-    let number = |bytes: [u8; 4], most: u32| match u32::from_le_bytes(bytes) {
-        number if number <= most => Ok(number),
-        number => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{number} where at most {most} may stand"))),
-    };
-    let count = number(first, MAX_FIELDS)?;
-    let mut fields = Vec::new();
-    for _ in 0..count {
-        let mut length = [0; 4];
-        input.read_exact(&mut length)?;
-        let length = number(length, MAX_FIELD_BYTES)?;
-        let mut field = Vec::new();
-        // Grows with what comes, whatever the length says.
-        if input.take(length.into()).read_to_end(&mut field)? < length as usize {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        fields.push(field);
-    }
-    Ok(Some(fields))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn messages_come_as_they_were_sent() {
-        let mut sent = Vec::new();
-        let messages: [&[&[u8]]; 3] = [&[b"sm_90a", b"", &[0; 70_000]], &[], &[b"x"]];
-        for message in messages {
-            write_message(&mut sent, message).unwrap();
-        }
-        let mut input = sent.as_slice();
-        for message in messages {
-            assert_eq!(read_message(&mut input).unwrap().unwrap(), message);
-        }
-        assert_eq!(read_message(&mut input).unwrap(), None);
-        for cut in [1, 3, 5, 9, 20, 70_000] {
-            assert_eq!(read_message(&mut &sent[..cut]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "{cut}");
-        }
-        assert_eq!(read_message(&mut &[255u8; 64][..]).unwrap_err().kind(), io::ErrorKind::InvalidData);
-    }
 
     #[test]
     fn what_is_no_order_ends_it() {

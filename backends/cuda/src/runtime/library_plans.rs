@@ -51,6 +51,11 @@ impl Device {
         self.plans.borrow_mut().texts.extend(texts);
     }
 
+    /// All texts there are.
+    pub(crate) fn all_library_plans(&self) -> BTreeMap<String, String> {
+        self.plans.borrow().texts.clone()
+    }
+
     /// Texts of the plans that were made ready since the device was opened.
     pub fn used_library_plans(&self) -> BTreeMap<String, String> {
         let plans = self.plans.borrow();

@@ -80,6 +80,8 @@ pub struct Device {
     pub stream: Stream,
     pub dnn: Option<dnn::Handle>,
     pub blas: Option<blaslt::Handle>,
+    /// As it was asked for.
+    uuid: Option<String>,
     cubins: CubinCache,
     /// By digest of the source.
     code: RefCell<BTreeMap<Digest, Vec<u8>>>,
@@ -111,6 +113,7 @@ impl Device {
             stream,
             dnn,
             blas,
+            uuid: uuid.map(str::to_owned),
             cubins: CubinCache::new(cubins),
             code: RefCell::default(),
             plans: RefCell::default(),
@@ -130,6 +133,16 @@ impl Device {
     /// Machine code that a plan brought along.
     pub fn add_code(&self, source: Digest, code: Vec<u8>) {
         self.code.borrow_mut().insert(source, code);
+    }
+
+    /// The UUID it was asked for by.
+    pub(crate) fn uuid(&self) -> Option<&str> {
+        self.uuid.as_deref()
+    }
+
+    /// All machine code there is, by digest of the source.
+    pub(crate) fn all_code(&self) -> BTreeMap<Digest, Vec<u8>> {
+        self.code.borrow().clone()
     }
 
     pub(crate) fn has_code(&self, source: &Source) -> bool {

@@ -1,6 +1,6 @@
 //! Tactics once more, in the program as it will be used: on its streams, where kernels that run at once share
-//! multiprocessors and memory, and candidates that make no difference one after the other do so beside others; and with
-//! what was loaded to time candidates gone, which a process's speed depends on (docs/measurements/cuda-product.md).
+//! multiprocessors and memory, and candidates that make no difference one after the other do so beside others; and in
+//! other memory, with what else was compared gone.
 
 use super::{
     Streams, Timed, Times, Tuned,

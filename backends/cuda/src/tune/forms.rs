@@ -1,6 +1,6 @@
 //! Forms of one program, which compute the same by other steps: each is tuned, and the quickest whole is taken.
 
-use super::{Effort, Streams, Times, Tuned, again, choose_streams, target_of, tune};
+use super::{Effort, GoOn, Knowledge, Tuned, again, choose_streams, target_of, tune_rest};
 use crate::{
     codegen::gemm,
     lower::{chain, heads},
@@ -31,17 +31,16 @@ pub fn forms(program: &Program, device: gemm::Device, effort: Effort) -> Vec<Pro
     }
 }
 
-/// The quickest form of a program, with the fastest tactics of its steps. `times` and `streams` are what is known, and
-/// learn; `go_on` is asked as [`tune`] asks it.
+/// The quickest form of a program, with the fastest tactics of its steps.
 pub fn quickest(
     device: &Device,
     program: &Program,
     weights: &Constants,
     effort: Effort,
-    times: &mut Times,
-    streams: &mut Streams,
-    go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
+    known: &mut Knowledge,
+    go_on: &mut GoOn<'_>,
 ) -> Result<ReadyProgram, RuntimeError> {
+    let Knowledge { times, streams, apart } = known;
     let mut best: Option<ReadyProgram> = None;
     let (mut timed, mut known, mut forms_ms) = (0, 0, Vec::new());
     for mut program in forms(program, target_of(device), effort) {
@@ -49,7 +48,7 @@ pub fn quickest(
         device.compile_all(&program.sources)?;
         let (kernels, seconds) = (program.sources.len(), began.elapsed().as_secs_f32());
         tracing::info!(kernels, seconds, "kernels without a choice are compiled");
-        let mut tuned = tune(device, &mut program, weights, effort, times, go_on)?;
+        let mut tuned = tune_rest(device, &mut program, weights, effort, times, apart, go_on)?;
         program.drop_unused_sources();
         // Tactics that were known are not compiled yet: all at once, not each when its step is made ready.
         device.compile_all(&program.sources)?;

@@ -16,8 +16,6 @@ use crate::{
 use planforge_graph::ir::Tensor;
 use planforge_kernels_cuda::device::{Arg, Buffer, DeviceError};
 
-/// Of a step's tactics, the quickest that are tried: more than are compared in the whole graph.
-const TRIED: usize = 5;
 /// Repetitions, of which each must be right.
 const ROUNDS: usize = 3;
 /// Steps of more memory are not tried: what an early begin saves does not count there.
@@ -25,7 +23,7 @@ const MAX_BYTES: usize = 64 << 20;
 /// Of every type's numbers, none: NaN.
 const GARBAGE: u8 = 0xff;
 
-/// Notes in the quickest of `timed` whether they wait.
+/// Notes in those of `timed` that are a library's whether they wait.
 pub(super) fn note(
     device: &Device,
     program: &Program,
@@ -37,7 +35,7 @@ pub(super) fn note(
     if device.gpu.properties().arch.capability < EARLY_SINCE {
         return Ok(());
     }
-    for one in timed.iter_mut().take(TRIED).filter(|timed| timed.tactic.is_library()) {
+    for one in timed.iter_mut().filter(|timed| timed.tactic.is_library()) {
         let tried = prepare(device, program, step, Some(&one.tactic), memory, kernels)
             .and_then(|ready| waits(device, program, step, memory, &ready));
         let (step, tactic) = (&step.name, one.tactic.name());

@@ -3,6 +3,7 @@
 mod again;
 mod agree;
 mod ahead;
+pub mod apart;
 mod climb;
 mod forms;
 mod late;
@@ -23,7 +24,7 @@ use crate::{
     runtime::{self, Constants, Device, End, Kernels, Memory, RuntimeError, bind, prepare, time_us},
     signature::signature,
     source::Source,
-    tune::{agree::Trial, ahead::Ahead, learned::Learned},
+    tune::{agree::Trial, ahead::Ahead, apart::Apart, learned::Learned},
     view::View,
 };
 use planforge_kernels_cuda::{
@@ -52,6 +53,14 @@ pub struct Timed {
 
 /// Times by step signature, fastest first; what the tactic cache keeps.
 pub type Times = BTreeMap<String, Vec<Timed>>;
+
+/// What is known and what learns: candidates' times, programs' streams, and which of the times are new.
+#[derive(Debug, Default)]
+pub struct Knowledge {
+    pub times: Times,
+    pub streams: Streams,
+    pub apart: Apart,
+}
 
 /// What a search found, by step.
 #[derive(Clone, Debug, Default)]
@@ -93,19 +102,54 @@ impl Effort {
     }
 }
 
-/// Gives every step of `program` that has a choice its fastest tactic. `go_on` is asked before every step with its
-/// number, how many there are, and its name.
+/// Asked before every step with its number, how many there are, and its name.
+pub type GoOn<'a> = dyn FnMut(usize, usize, &str) -> bool + 'a;
+
+/// Gives every step of `program` that has a choice its fastest tactic.
 pub fn tune(
     device: &Device,
     program: &mut Program,
     weights: &Constants,
     effort: Effort,
     known: &mut Times,
-    go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
+    go_on: &mut GoOn<'_>,
 ) -> Result<Tuned, RuntimeError> {
-    let since = Instant::now();
+    tune_rest(device, program, weights, effort, known, &mut Apart::default(), go_on)
+}
+
+/// The same where some of what is known was timed `apart` for it.
+fn tune_rest(
+    device: &Device,
+    program: &mut Program,
+    weights: &Constants,
+    effort: Effort,
+    known: &mut Times,
+    apart: &mut Apart,
+    go_on: &mut GoOn<'_>,
+) -> Result<Tuned, RuntimeError> {
+    let since = apart.began();
     let memory = Memory::new(device, program, weights.clone(), &[MAX_WORKSPACE_BYTES])?;
     let mut kernels = Kernels::new();
+    let mut tuned = time_steps(device, program, &memory, effort, known, &mut kernels, go_on)?;
+    let apart = program.steps.iter().filter(|step| apart.takes(&signature(program, &step.work))).count();
+    (tuned.timed, tuned.known) = (tuned.timed + apart, tuned.known.saturating_sub(apart));
+    if tuned.timed > 0 && effort.compares {
+        refine::refine(device, program, &memory, &mut tuned, known, &mut kernels, since)?;
+    }
+    Ok(tuned)
+}
+
+/// The same by the steps' own times alone.
+fn time_steps(
+    device: &Device,
+    program: &mut Program,
+    memory: &Memory,
+    effort: Effort,
+    known: &mut Times,
+    kernels: &mut Kernels,
+    go_on: &mut GoOn<'_>,
+) -> Result<Tuned, RuntimeError> {
+    let since = Instant::now();
     let mut tuned = Tuned::default();
     let count = program.steps.len();
     let is_known = |signature: &str| known.get(signature).is_some_and(|timed| is_complete(timed));
@@ -133,11 +177,11 @@ pub fn tune(
                 }
                 let tiles = learned.tiles(program, &step.work);
                 let least = learned.effort(effort, program, &step.work);
-                let mut found = time_candidates(device, program, &step, &memory, least, &tiles, &mut kernels)?;
+                let mut found = time_candidates(device, program, &step, memory, least, &tiles, kernels)?;
                 if found.timed.is_empty() && later {
                     // What did best on its like does not run here: then everything is tried.
                     let tiles = tiles_of(target_of(device), program, &step.work, effort.tiles);
-                    found = time_candidates(device, program, &step, &memory, effort, &tiles, &mut kernels)?;
+                    found = time_candidates(device, program, &step, memory, effort, &tiles, kernels)?;
                 }
                 let Found { timed, by_tile, library_us, compiled_us } = found;
                 learned.note(program, &step.work, by_tile, library_us, compiled_us);
@@ -151,9 +195,8 @@ pub fn tune(
             Ok(())
         })?;
     }
-    tracing::info!(steps = tuned.timed, seconds = since.elapsed().as_secs_f32(), "candidates are timed");
-    if tuned.timed > 0 && effort.compares {
-        refine::refine(device, program, &memory, &mut tuned, known, &mut kernels, since)?;
+    if tuned.timed > 0 {
+        tracing::info!(steps = tuned.timed, seconds = since.elapsed().as_secs_f32(), "candidates are timed");
     }
     Ok(tuned)
 }
@@ -296,9 +339,15 @@ fn time_candidates(
         one.source = one.tactic.source().and_then(|source| program.sources.get(source).cloned());
     }
     if effort.tries_late {
-        late::note(device, program, step, memory, &mut timed, kernels)?;
+        let may_be_used = may_be_used(program, effort, &timed);
+        late::note(device, program, step, memory, &mut timed[..may_be_used], kernels)?;
     }
     Ok(Found { timed, by_tile, library_us, compiled_us })
+}
+
+/// How many of a step's candidates, fastest first, a plan may end up with.
+fn may_be_used(program: &Program, effort: Effort, timed: &[Timed]) -> usize {
+    if effort.compares { refine::finalists(program, timed).count() } else { timed.len().min(1) }
 }
 
 /// The cuBLASLt product of a step, and the kernel behind it where the library does not make its activation.
@@ -430,6 +479,20 @@ mod tests {
             signature(&constant, &Work::Heads(Box::new(work)))
         };
         assert_ne!(heads([0, 1, 2]), heads([1, 0, 2]), "queries in the place of keys");
+    }
+
+    /// A library's kernel that was not tried behind a late one costs the launch ahead of it microseconds, which are not its
+    /// own: whether a plan has it must not hang on its place among the quickest by themselves.
+    #[test]
+    fn every_candidate_that_may_come_into_a_plan_is_tried_behind_a_kernel_that_is_late() {
+        let program = a_program(false);
+        let tactic = Tactic::Blas { words: [1; 8], workspace_bytes: 0, waits: None, after: None };
+        let timed: Vec<Timed> =
+            (0..12).map(|at| Timed { tactic: tactic.clone(), us: 8.0 + 0.25 * f64::from(at), source: None }).collect();
+        // The last is 1.34 times as slow as the first, too slow to be compared.
+        assert_eq!(may_be_used(&program, Effort::of_level(3), &timed), 10);
+        assert_eq!(may_be_used(&program, Effort::of_level(2), &timed), 1);
+        assert_eq!([2, 3].map(|level| may_be_used(&program, Effort::of_level(level), &[])), [0, 0]);
     }
 
     /// What is known of a step names its kernel by the source, which stands elsewhere in another program.

@@ -1,8 +1,9 @@
-//! Processes of this program that compile kernels for its workers.
+//! Processes of this program that compile kernels for its workers, and that time candidates for them.
 
 use planforge_kernels_cuda::{
-    compilers::{COMMAND, Compilers},
-    libraries::Nvrtc,
+    compilers::{self, Compilers},
+    libraries::{Driver, Nvrtc},
+    messages::{read_message, write_message},
     nvrtc::{self, Arch, CompileError, Source},
 };
 use std::{
@@ -13,6 +14,9 @@ use std::{
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_planforge");
+
+/// `planforge_cuda::tune::apart::COMMAND`.
+const TIME_CANDIDATES: &str = "time-candidates";
 
 #[test]
 fn they_compile_what_this_process_compiles() {
@@ -46,10 +50,10 @@ fn they_compile_what_this_process_compiles() {
     compilers.compile(Source { name: "scale", text: &text, options: &options }, arch).expect("the next compiles");
 }
 
-fn process(input: &[u8]) -> Output {
-    let mut command = Command::new(PROGRAM);
-    command.arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("started");
+fn process(command: &str, input: &[u8]) -> Output {
+    let mut program = Command::new(PROGRAM);
+    program.arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = program.spawn().expect("started");
     // One that wants no more has closed its end.
     let _ = child.stdin.take().expect("a pipe").write_all(input);
     child.wait_with_output().expect("ended")
@@ -57,9 +61,30 @@ fn process(input: &[u8]) -> Output {
 
 #[test]
 fn one_ends_with_its_input_and_at_what_is_no_order() {
-    let nothing = process(b"");
+    let nothing = process(compilers::COMMAND, b"");
     assert!(nothing.status.success() && nothing.stdout.is_empty(), "{nothing:?}");
-    let garbled = process(b"compile, please: there is no such order");
-    assert_eq!(garbled.status.code(), Some(1), "{garbled:?}");
-    assert!(garbled.stdout.is_empty() && String::from_utf8_lossy(&garbled.stderr).contains("at most"), "{garbled:?}");
+    let garbage = b"compile, please: there is no such order";
+    for command in [compilers::COMMAND, TIME_CANDIDATES] {
+        let garbled = process(command, garbage);
+        assert_eq!(garbled.status.code(), Some(1), "{garbled:?}");
+        let words = String::from_utf8_lossy(&garbled.stderr);
+        assert!(garbled.stdout.is_empty() && words.contains("at most"), "{command}: {garbled:?}");
+    }
+    assert_eq!(process(TIME_CANDIDATES, b"").status.code(), Some(1));
+}
+
+/// Where there is no device it says so, and whoever asked goes on without; where there is one, nothing is to be timed.
+#[test]
+fn candidates_are_timed_where_there_is_a_device() {
+    let mut order = Vec::new();
+    let task = r#"{"uuid":null,"level":3,"programs":[],"known":{},"library_plans":{},"code":[]}"#;
+    write_message(&mut order, &[task.as_bytes(), b"weights"]).expect("written");
+    let answered = process(TIME_CANDIDATES, &order);
+    assert!(answered.status.success(), "{answered:?}");
+    let fields = read_message(&mut answered.stdout.as_slice()).expect("a message").expect("an answer");
+    let fields: Vec<_> = fields.iter().map(|field| String::from_utf8_lossy(field)).collect();
+    match Driver::get() {
+        Err(missing) => assert_eq!(fields, ["failed".to_owned(), missing.to_string()]),
+        Ok(_) => assert_eq!(fields, ["timed", r#"{"times":{},"library_plans":{},"code":[]}"#]),
+    }
 }
