@@ -134,6 +134,8 @@ fn tune_rest(
     let apart = program.steps.iter().filter(|step| apart.takes(&signature(program, &step.work))).count();
     (tuned.timed, tuned.known) = (tuned.timed + apart, tuned.known.saturating_sub(apart));
     if tuned.timed > 0 && effort.compares {
+        // Where nothing was timed here, nothing has written to it: kernels take less time on zeros.
+        memory.fill_with_noise()?;
         refine::refine(device, program, &memory, &mut tuned, known, &mut kernels, since)?;
     }
     Ok(tuned)
