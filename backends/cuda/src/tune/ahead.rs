@@ -161,7 +161,9 @@ impl<'a> Ahead<'a> {
         self.wait_until(|state| state.done.iter().all(|done| *done));
         let (seconds, waited_s) = (self.began.elapsed().as_secs_f32(), self.waited.as_secs_f32());
         let (steps, kernels, plans) = (self.steps, self.kernels, self.plans);
-        tracing::info!(steps, kernels, plans, seconds, waited_s, "candidates are compiled");
+        if kernels + plans > 0 {
+            tracing::info!(steps, kernels, plans, seconds, waited_s, "candidates are compiled");
+        }
     }
 
     fn wait_until(&mut self, is_done: impl Fn(&State) -> bool) {
