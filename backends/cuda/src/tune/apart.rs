@@ -184,6 +184,7 @@ fn ask(
             }
             [kind, reason] if kind == FAILED => return Err(io::Error::other(String::from_utf8_lossy(reason))),
             [] => {
+                drop(input);
                 let status = process.0.wait()?;
                 return Err(io::Error::other(format!(
                     "the process that times them ended without an answer ({status})"
