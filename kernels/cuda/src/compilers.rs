@@ -5,13 +5,13 @@
 //! outlives who asked.
 
 use super::{
-    messages::{read_message, write_message},
+    messages::{Process, read_message, something_else, write_message},
     nvrtc::{self, Arch, CompileError, Compiled, Source},
 };
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::Command,
     sync::{Mutex, OnceLock, PoisonError},
 };
 
@@ -61,14 +61,14 @@ impl Compilers {
     pub fn compile(&self, source: Source<'_>, arch: Arch) -> Result<Compiled, CompileError> {
         let Some(program) = &self.program else { return nvrtc::compile(source, arch) };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut process = match idle.map_or_else(|| Process::start(program), Ok) {
+        let mut process = match idle.map_or_else(|| Process::start(Command::new(program).arg(COMMAND)), Ok) {
             Ok(process) => process,
             Err(error) => {
                 tracing::debug!(program = %program.display(), %error, "no process compiles");
                 return nvrtc::compile(source, arch);
             }
         };
-        match process.ask(source, arch) {
+        match ask(&mut process, source, arch) {
             Ok(answer) => {
                 self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(process);
                 answer
@@ -78,60 +78,20 @@ impl Compilers {
     }
 }
 
-/// One that compiles.
-#[derive(Debug)]
-struct Process {
-    child: Child,
-    input: BufWriter<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
-
-impl Process {
-    fn start(program: &Path) -> io::Result<Self> {
-        let mut child = Command::new(program).arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        match (child.stdin.take(), child.stdout.take()) {
-            (Some(input), Some(output)) => {
-                Ok(Self { child, input: BufWriter::new(input), output: BufReader::new(output) })
-            }
-            _ => Err(io::Error::other("it has no pipes")),
-        }
-    }
-
-    /// What it makes of a source; the outer error is one of the pipes.
-    fn ask(&mut self, source: Source<'_>, arch: Arch) -> io::Result<Result<Compiled, CompileError>> {
-        let arch_text = arch.to_string();
-        let mut fields = vec![arch_text.as_bytes(), source.name.as_bytes(), source.text.as_bytes()];
-        fields.extend(source.options.iter().map(|option| option.as_bytes()));
-        write_message(&mut self.input, &fields)?;
-        let answer = read_message(&mut self.output)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let name = source.name.to_owned();
-        match answer.iter().map(Vec::as_slice).collect::<Vec<_>>()[..] {
-            [COMPILED, log, bytes] => Ok(Ok(Compiled { bytes: bytes.to_vec(), log: text(log) })),
-            [REFUSED, log] => Ok(Err(CompileError::Source { name, arch, log: text(log), text: source.text.into() })),
-            [FAILED, reason] => Ok(Err(CompileError::Process { name, reason: text(reason) })),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it answers something else")),
-        }
-    }
-
-    /// Why it does not answer.
-    fn end(mut self, error: &io::Error) -> String {
-        if error.kind() == io::ErrorKind::InvalidData {
-            return error.to_string();
-        }
-        // Its end of a pipe is closed: it has ended, or is about to.
-        match self.child.wait() {
-            Ok(status) => format!("it ended without an answer ({status})"),
-            Err(_) => error.to_string(),
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // One that has ended cannot be killed, and is only taken note of.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// What a process makes of a source; the outer error is one of the pipes.
+fn ask(process: &mut Process, source: Source<'_>, arch: Arch) -> io::Result<Result<Compiled, CompileError>> {
+    let arch_text = arch.to_string();
+    let mut fields = vec![arch_text.as_bytes(), source.name.as_bytes(), source.text.as_bytes()];
+    fields.extend(source.options.iter().map(|option| option.as_bytes()));
+    write_message(&mut process.input, &fields)?;
+    let answer = process.answer()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let name = source.name.to_owned();
+    match answer.iter().map(Vec::as_slice).collect::<Vec<_>>()[..] {
+        [COMPILED, log, bytes] => Ok(Ok(Compiled { bytes: bytes.to_vec(), log: text(log) })),
+        [REFUSED, log] => Ok(Err(CompileError::Source { name, arch, log: text(log), text: source.text.into() })),
+        [FAILED, reason] => Ok(Err(CompileError::Process { name, reason: text(reason) })),
+        _ => Err(something_else()),
     }
 }
 

@@ -6,7 +6,7 @@
 //! | `calls` | the functions of NVRTC, cuBLASLt and cuDNN, from the files that were chosen |
 //! | [`nvrtc`] | CUDA C++ to a cubin for one exact architecture, cached by everything that decides it |
 //! | [`compilers`] | the same in processes of their own, which do not wait for one another |
-//! | [`messages`] | what such processes say to each other |
+//! | [`messages`] | processes that answer, and what is said to them |
 //! | [`cubin`] | machine code that was checked: what a device loads |
 //! | [`device`] | one GPU: context, memory, streams, events, captured graphs |
 //! | [`check`] | whether a device can still be used |

@@ -1,11 +1,69 @@
-//! Messages between processes of one program.
+//! Processes that answer, and the messages between them and who asks.
 
-use std::io::{self, Read, Write};
+use std::{
+    io::{self, BufReader, BufWriter, Read, Write},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
 
 /// The longest field of a message; sources and cubins stay far below, what is longer is sent in parts.
 const MAX_FIELD_BYTES: u32 = 256 << 20;
 /// The most fields of a message.
 const MAX_FIELDS: u32 = 1 << 16;
+
+/// One that answers. Dropped, it is dead.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    pub input: BufWriter<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(input), Some(output)) => {
+                Ok(Self { child, input: BufWriter::new(input), output: BufReader::new(output) })
+            }
+            _ => Err(io::Error::other("it has no pipes")),
+        }
+    }
+
+    /// What it says next.
+    ///
+    /// # Errors
+    /// When it says nothing more, or what is no message.
+    pub fn answer(&mut self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(read_message(&mut self.output)?.ok_or(io::ErrorKind::UnexpectedEof)?)
+    }
+
+    /// Why it does not answer.
+    pub fn end(mut self, error: &io::Error) -> String {
+        if error.kind() == io::ErrorKind::InvalidData {
+            return error.to_string();
+        }
+        // Its end of a pipe is closed: it has ended, or is about to.
+        match self.child.wait() {
+            Ok(status) => format!("it ended without an answer ({status})"),
+            Err(_) => error.to_string(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed, and is only taken note of.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Of a message that is none of those it may be.
+pub fn something_else() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it answers something else")
+}
 
 /// Number of fields, then each behind its length, little-endian.
 ///

@@ -16,15 +16,15 @@ use crate::{
 };
 use planforge_kernels_cuda::{
     compilers,
-    messages::{read_message, write_message},
+    messages::{Process, read_message, something_else, write_message},
 };
 use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{self, BufReader, BufWriter, Read, Write},
+    io::{self, BufWriter, Read, Write},
     mem,
-    process::{Child, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -103,8 +103,8 @@ pub fn time(
 ) -> Result<Apart, RuntimeError> {
     let effort = Effort::of_level(level);
     let Some(program) = compilers::program().filter(|_| effort.compares) else { return Ok(Apart::default()) };
-    let forms = programs.iter().flat_map(|program| forms(program, target_of(device), effort));
-    if !forms.into_iter().any(|form| lacks_times(&form, times)) {
+    let mut forms = programs.iter().flat_map(|program| forms(program, target_of(device), effort));
+    if !forms.any(|form| lacks_times(&form, times)) {
         return Ok(Apart::default());
     }
     let began = Instant::now();
@@ -117,9 +117,7 @@ pub fn time(
         library_plans: device.all_library_plans(),
         code: code.keys().copied().collect(),
     };
-    let mut command = Command::new(program);
-    command.arg(COMMAND);
-    match ask(command, &task, &code, weights, go_on) {
+    match ask_new(Command::new(program).arg(COMMAND), &task, &code, weights, go_on) {
         Ok(Some((found, code))) => {
             device.add_library_plans(found.library_plans);
             code.into_iter().for_each(|(source, code)| device.add_code(source, code));
@@ -128,8 +126,8 @@ pub fn time(
             Ok(Apart { signatures, took: began.elapsed() })
         }
         Ok(None) => Err(RuntimeError::Cancelled),
-        Err(error) => {
-            tracing::warn!(%error, "candidates are timed in the process that compares them");
+        Err(reason) => {
+            tracing::warn!(reason, "candidates are timed in the process that compares them");
             Ok(Apart::default())
         }
     }
@@ -141,36 +139,10 @@ fn lacks_times(program: &Program, known: &Times) -> bool {
     program.steps.iter().any(|step| !matches!(step.work, Work::Kernel(_)) && !is_known(&step.work))
 }
 
-/// A process that ends with whoever started it.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // One that has ended cannot be killed, and is only taken note of.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// What a process finds that serves; `None` where it is not to go on.
-fn ask(
-    mut command: Command,
-    task: &Task,
-    code: &Code,
-    weights: &[u8],
-    go_on: &mut GoOn<'_>,
-) -> io::Result<Option<(Found, Code)>> {
-    let mut process = Process(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
-    let no_pipe = || io::Error::other("it has no pipes");
-    let mut input = BufWriter::new(process.0.stdin.take().ok_or_else(no_pipe)?);
-    let mut output = BufReader::new(process.0.stdout.take().ok_or_else(no_pipe)?);
-    if let Err(error) = write_order(&mut input, task, code, weights) {
-        // What it says, or how it ended, says more.
-        tracing::debug!(%error, "the process that times candidates reads no order");
-    }
+fn ask(process: &mut Process, go_on: &mut GoOn<'_>) -> io::Result<Option<(Found, Code)>> {
     loop {
-        let answer = read_message(&mut output)?;
-        match answer.as_deref().unwrap_or_default() {
+        match process.answer()?.as_slice() {
             [kind, step] if kind == STEP => {
                 let (number, count, name): (usize, usize, String) = serde_json::from_slice(step)?;
                 if !go_on(number, count, &name) {
@@ -182,17 +154,28 @@ fn ask(
                 let code = with_sources(&found.code, code)?;
                 return Ok(Some((found, code)));
             }
-            [kind, reason] if kind == FAILED => return Err(io::Error::other(String::from_utf8_lossy(reason))),
-            [] => {
-                drop(input);
-                let status = process.0.wait()?;
-                return Err(io::Error::other(format!(
-                    "the process that times them ended without an answer ({status})"
-                )));
+            [kind, reason] if kind == FAILED => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, String::from_utf8_lossy(reason)));
             }
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "it answers something else")),
+            _ => return Err(something_else()),
         }
     }
+}
+
+/// The same of a process that is started for it and given an order; why there is none otherwise.
+fn ask_new(
+    command: &mut Command,
+    task: &Task,
+    code: &Code,
+    weights: &[u8],
+    go_on: &mut GoOn<'_>,
+) -> Result<Option<(Found, Code)>, String> {
+    let mut process = Process::start(command).map_err(|error| error.to_string())?;
+    if let Err(error) = write_order(&mut process.input, task, code, weights) {
+        // What it says, or how it ended, says more.
+        tracing::debug!(%error, "the process that times candidates reads no order");
+    }
+    ask(&mut process, go_on).map_err(|error| process.end(&error))
 }
 
 fn write_order(output: &mut impl Write, task: &Task, code: &Code, weights: &[u8]) -> io::Result<()> {
@@ -394,14 +377,14 @@ mod tests {
     }
 
     /// Asks a process that runs `script`; what is told of steps is added to `steps`, until there are so many.
-    fn asked(script: &str, steps: &mut Vec<String>, most: usize) -> io::Result<Option<(Found, Code)>> {
+    fn asked(script: &str, steps: &mut Vec<String>, most: usize) -> Result<Option<(Found, Code)>, String> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         let mut go_on = |number: usize, count: usize, name: &str| {
             steps.push(format!("{number} of {count}: {name}"));
             steps.len() < most
         };
-        ask(command, &Task::default(), &Code::new(), &[7; 100], &mut go_on)
+        ask_new(&mut command, &Task::default(), &Code::new(), &[7; 100], &mut go_on)
     }
 
     /// A message as `printf` writes it.
@@ -433,19 +416,20 @@ mod tests {
         let taken = asked(&format!("cat > /dev/null & {answer}"), &mut Vec::new(), 1).unwrap();
         assert_eq!(taken, Some((found, Code::from([(digest, b"code".to_vec())]))));
         let without = printf(&["timed", &words]);
-        let error = asked(&without, &mut Vec::new(), 1).unwrap_err().to_string();
+        let error = asked(&without, &mut Vec::new(), 1).unwrap_err();
         assert!(error.contains("machine code of 0 sources, and 1 were named"), "{error}");
     }
 
     #[test]
     fn a_process_that_finds_nothing_says_why() {
-        let why = |script: &str| asked(script, &mut Vec::new(), 1).unwrap_err().to_string();
+        let why = |script: &str| asked(script, &mut Vec::new(), 1).unwrap_err();
         assert_eq!(why(&printf(&["failed", "no device"])), "no device");
         let ended = why("cat > /dev/null & exit 3");
         assert!(ended.contains("without an answer (exit status: 3)"), "{ended}");
         assert!(why("yes").contains("at most"));
         assert!(why(&printf(&["other"])).contains("something else"));
-        let missing = ask(Command::new("no-such-program"), &Task::default(), &Code::new(), &[], &mut |_, _, _| true);
-        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
+        let mut missing = Command::new("no-such-program");
+        let why = ask_new(&mut missing, &Task::default(), &Code::new(), &[], &mut |_, _, _| true).unwrap_err();
+        assert!(why.contains("No such file"), "{why}");
     }
 }
